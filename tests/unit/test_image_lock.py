@@ -142,15 +142,15 @@ def test_the_compat_library_is_in_an_image_that_says_so_and_in_no_other(
     ("axes", "name"),
     [({"cuda": "13.2"}, "compat-cu132"), ({"platform": "linux/arm64"}, "compat-cu130-arm64")],
 )
-def test_a_compat_library_that_is_not_locked_is_locked_by_its_name(
+def test_a_compat_library_that_is_not_locked_is_locked_with_its_image(
     config: Config, root: Path, axes: dict[str, str], name: str
 ) -> None:
     spec = choose(config, **axes, compat="with")
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
     assert str(caught.value) == (
-        f"{spec.id} needs NVIDIA's compat library, but locks/{name}.txt does not exist; "
-        f"run `invoke lock --select {name}`, or build without --compat"
+        f"{spec.id} is not locked: locks/{name}.txt does not exist; "
+        f"run `invoke lock --select {spec.id}`"
     )
     assert [item.name for item in inputs(config, name)] == [name]
     assert image_lock(config, choose(config, **axes), root / "locks").compat is None

@@ -268,11 +268,6 @@ def test_verify_records_what_passed(
     assert (said in capsys.readouterr().err) == (outcome == "passed")
 
 
-def test_without_gpus_verify_has_nothing_to_record(capsys: pytest.CaptureFixture[str]) -> None:
-    Program(namespace=tasks.namespace).run(["inv", "verify", "x", "--record"], exit=False)
-    assert "--record needs --gpus" in capsys.readouterr().err
-
-
 def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) -> None:
     """A line of an image that the catalogue has dropped is of no use to anybody."""
     assert {line.image for line in ledger.read(root)} <= {listed.id for listed in matrix(config)}

@@ -117,6 +117,9 @@ def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -
     ]
     assert sorted(asked) == sorted(names)
     assert found == [(specs[0], names[0]), (specs[2], names[2])]
+    # Small layers are other bytes, and so have names of their own.
+    small = partial(unpublished, lookup=lambda _: None, workspace=workspace, small=True)
+    assert small(config, specs[:1], "r.io/me") == [(specs[0], f"{names[0]}-small")]
 
 
 class Stub(Engine):

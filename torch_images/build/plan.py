@@ -100,7 +100,7 @@ def identities(config: Config, root: Path, locks: Path) -> dict[str, str]:
     """
     found = {}
     for spec in matrix(config):
-        if all(item.path(locks).exists() or item.compat for item in image_inputs(config, spec)):
+        if all(item.path(locks).exists() for item in image_inputs(config, spec)):
             found[spec.id] = ""
             with contextlib.suppress(LockError):
                 found[spec.id] = plan_image(config, lock_image(config, spec, locks), root).identity

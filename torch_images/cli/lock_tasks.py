@@ -89,8 +89,7 @@ def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
     named, of_images = select(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
-    # Builds leave compat libraries out where none are locked, so these are locked by name alone.
-    lacked = (i for i in of_images.values() if not i.compat and lacks(locks, i))
+    lacked = (item for item in of_images.values() if lacks(locks, item))
     return (*((item, False) for item in named.values()), *((item, True) for item in lacked))
 
 

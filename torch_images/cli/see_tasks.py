@@ -23,6 +23,9 @@ class Matrix(Json):
         "only images that the registry lacks with today's inputs, with their names"
     )
     registry: str = option("registry and owner, such as ghcr.io/me", needs="unpublished")
+    compression: str = option(
+        "of the images to publish: fast (default) or small", needs="unpublished"
+    )
 
 
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
@@ -35,11 +38,16 @@ def matrix(options: Matrix) -> None:
     specs = selection.select(config, options.select, options.platform or selection.ALL)
     names = dict.fromkeys(specs, "")
     if options.unpublished:
+        from torch_images.oci.compression import Compression, parse
         from torch_images.publish import push
 
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
-        names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
+        small = parse(options.compression or Compression.FAST) is Compression.SMALL
+        lacking = push.unpublished(
+            *(config, specs, where), lookup=lookup, workspace=workspace, small=small
+        )
+        names = dict(lacking)
     proofs = ledger.read(verb.ROOT)
     states = ledger.states(config, tuple(names), proofs, verb.ROOT, workspace.locks)
     if options.untested:

@@ -232,7 +232,7 @@ def _check_facts(config: Config, spec: ImageSpec, folder: Path, wheels: WheelLoc
 def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
     """Raise LockError if an image has not all its locks."""
     items = image_inputs(config, spec)
-    missing = [i for i in items if not i.compat and not i.path(folder).exists()]
+    missing = [item for item in items if not item.path(folder).exists()]
     if missing:
         raise LockError(
             f"{spec.id} is not locked: locks/{missing[0].path(folder).name} does not exist",
@@ -388,11 +388,6 @@ def _compat(config: Config, spec: ImageSpec, folder: Path) -> DebLock | None:
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
     item = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
-    if item and not item.path(folder).exists():
-        raise LockError(
-            f"{spec.id} needs NVIDIA's compat library, but locks/{item.name}.txt does not exist",
-            f"run `invoke lock --select {item.name}`, or build without --compat",
-        )
     return _read_compat(item, folder) if item else None
 
 

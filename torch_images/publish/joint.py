@@ -11,6 +11,7 @@ write to the registry can forge this, like every other name there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.image import ImageSpec
@@ -42,20 +43,21 @@ def join(
     *,
     lookup: Lookup,
     workspace: Workspace,
+    small: bool = False,
 ) -> tuple[Manifest, ...]:
     """An image, and those of `others` that are in the registry, sorted by platform.
 
     `name` is a floating name that they share, such as "ghcr.io/me/torch-cu130:2.14.1". The image
     for another platform is the one with the inputs of today. While the registry lacks that, it is
     the one of the same torch that `name` has now. So the result depends only on the registry, not
-    on the machine, and a platform that comes later joins. Raises PublishError for an image that
-    does not match its name.
+    on the machine, and a platform that comes later joins. `small` as in `LockedImage`: images with
+    small layers join small ones. Raises PublishError for an image that does not match its name.
     """
     repository, current = name.rpartition(":")[0], lookup(name)
     images = [ours]
     for sister in others:
         platform = sister.platform.name
-        sister_image = _today(config, sister, repository, lookup, workspace)
+        sister_image = _today(config, sister, repository, lookup, workspace, small=small)
         if not sister_image and current and current.torch == sister.torch:
             sister_image = current.of_platform(platform)
         images += [sister_image] if sister_image else []
@@ -63,7 +65,13 @@ def join(
 
 
 def _today(
-    config: Config, sister: ImageSpec, repository: str, lookup: Lookup, workspace: Workspace
+    config: Config,
+    sister: ImageSpec,
+    repository: str,
+    lookup: Lookup,
+    workspace: Workspace,
+    *,
+    small: bool,
 ) -> Manifest | None:
     """The sister with the inputs of today; None if the registry lacks it."""
     try:
@@ -72,7 +80,7 @@ def _today(
         return None
     if locked.lock.unlocked:
         return None
-    name = version(config, plan_image(config, locked, workspace.root))
+    name = version(config, plan_image(config, replace(locked, small=small), workspace.root))
     target = lookup(f"{repository}:{name}")
     if target is None:
         return None

@@ -141,7 +141,12 @@ def preview(
         repository = f"{namespace}/{names.repository}"
         manifest = _manifest(image, lookup(f"{repository}:{names.immutable}"))
         first = f"{repository}:{tags[0]}"
-        manifests = join(config, others, manifest, first, lookup=lookup, workspace=workspace)
+        manifests = join(
+            *(config, others, manifest, first),
+            lookup=lookup,
+            workspace=workspace,
+            small=image.plan.small,
+        )
         if len(manifests) == 1:
             own += moved(floating_names, replace(ours, manifests=manifests))
         else:
@@ -182,13 +187,19 @@ def unpublished(
     *,
     lookup: Callable[[str], TagTarget | None],
     workspace: Workspace,
+    small: bool = False,
 ) -> list[tuple[ImageSpec, str]]:
     """The images not yet published with their inputs, each with its future name.
+
+    `small` as in `LockedImage`: such images have names of their own.
 
     Includes a published image that its floating tag with the version of torch does not name: its
     push was interrupted, and another push repairs that.
     """
-    plans = plan_images(config, specs, workspace.root, workspace.locks)
+    plans = [
+        replace(plan, small=small)
+        for plan in plan_images(config, specs, workspace.root, workspace.locks)
+    ]
     names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
 
     def lacks(plan: ImagePlan, name: str) -> bool:
