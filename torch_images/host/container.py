@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import docker.errors
 import requests
@@ -22,6 +22,9 @@ from torch_images.jsondoc import MalformedError, member
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
+
+
+BLOBS = "/torch-images-blobs"  # where containers have the engine's blobs, see Engine.blobs
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,14 @@ class RunningContainer:
             raise refusal from None
         return ExecResult(code, b"".join(output).decode(errors="replace"))
 
+    @understood()
+    def processor_seconds(self) -> float:
+        """Seconds of processor that all processes of the container have used so far."""
+        client = self._container.client
+        assert client is not None
+        answer = client.api.stats(self.id, stream=False, one_shot=True)
+        return member(answer, "cpu_stats", "cpu_usage", "total_usage", kind=int) / 1e9
+
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files, readable by all, into an existing folder. Works with remote engines too."""
         self._container.put_archive(folder, tars.pack(files))
@@ -113,6 +124,15 @@ class RunningContainer:
         except docker.errors.NotFound:
             raise EngineError(f"the container has no file {path}") from None
         return tars.first_file(chunks)
+
+
+def read_blob(container: Container, digest: str) -> IO[bytes]:
+    """A blob below BLOBS as a forward-only file. Raises EngineError if there is none."""
+    try:
+        chunks, _ = container.get_archive(f"{BLOBS}/{digest.removeprefix('sha256:')}")
+    except docker.errors.NotFound:
+        raise EngineError(f"the engine has no blob {digest}") from None
+    return tars.forward_file(chunks)
 
 
 def of_docker(error: OSError) -> EngineError | None:
