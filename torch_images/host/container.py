@@ -75,8 +75,9 @@ class RunningContainer:
         *command: str,
         env: Mapping[str, str] | None = None,
         show: Callable[[str], None] | None = None,
+        user: str = "0",
     ) -> ExecResult:
-        """Run a command in the container as root, and wait for its end.
+        """Run a command in the container, as root or another user, and wait for its end.
 
         `show` gets its output as it comes. Raises EngineError for an image of another processor
         without an emulator: its container ends at once.
@@ -85,7 +86,9 @@ class RunningContainer:
         assert client is not None
         api = client.api
         try:
-            started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
+            started = api.exec_create(
+                self.id, list(command), environment=dict(env or {}), user=user
+            )
             execution = member(started, "Id", kind=str)
             chunks: Any = api.exec_start(execution, stream=True)
             # docker-py leaves the connection of a stream open.

@@ -151,9 +151,9 @@ def write_layer(
     arches: Sequence[int] = (),
     threads: int = 1,
     small: bool = False,
-    files: list[str] | None = None,
+    paths: list[str] | None = None,
 ) -> Layer:
-    """Write the layer with these wheels installed to `target`; `files` gets the paths of its files.
+    """Write the layer with these wheels installed to `target`; `paths` gets those of its files.
 
     Other arguments and errors are those of `write_tar`; `threads` is as in oci/layout.py, `small`
     as in `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
@@ -168,8 +168,8 @@ def write_layer(
         removals=removals,
         arches=arches,
     )
-    if files is not None:
-        files.extend(written)
+    if paths is not None:
+        paths.extend(written)
     return sink.finish()
 
 
@@ -184,7 +184,7 @@ def _make(
 ) -> Path:
     """Make a layer below `half`, with `count` processors. Returns its folder."""
     wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
-    new, files = half / "layer", list[str]()
+    new, paths = half / "layer", list[str]()
     new.mkdir()
     with turn, (new / "blob").open("wb") as target:
         layer = write_layer(
@@ -195,9 +195,9 @@ def _make(
             arches=plan.arches,
             threads=min(count, THREADS) if plan.small else count,
             small=plan.small,
-            files=files,
+            paths=paths,
         )
-    (new / _FILES).write_text(json.dumps(files))
+    (new / _FILES).write_text(json.dumps(paths))
     (new / "layer.json").write_text(json.dumps(asdict(layer)))
     return new
 

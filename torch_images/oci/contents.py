@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import tarfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from functools import cached_property
 from typing import IO, cast
 
 import zstandard
@@ -18,33 +17,45 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 @dataclass(frozen=True)
 class Contents:
-    """Paths without a leading "/": `files` of a layer, and those that it hides or removes.
+    """Paths without a leading "/": what a layer has, and what it removes from those below.
 
-    `files` are all but folders. `removed` may be folders, which are hidden with all that is below.
+    `files` are all but folders. `removed` may be folders, which go with all that is in them.
     """
 
     files: frozenset[str]
+    folders: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
 
-    def changes(self, files: Iterable[str]) -> bool:
-        """Whether this layer replaces or hides one of the `files` of a layer below."""
-        ours = self.files | self.removed
-        return bool(ours) and any(not ours.isdisjoint(_way(path)) for path in files)
+    @cached_property
+    def ways(self) -> frozenset[str]:
+        """All that it has, and the folders on the way there, "." included."""
+        found = {".", *self.files, *self.folders}
+        for path in [*found]:
+            folder = path.rpartition("/")[0]
+            while folder and folder not in found:
+                found.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(found)
+
+    def changes(self, below: Contents) -> bool:
+        """Whether this layer replaces or hides a file of a layer below."""
+        kept = below.ways.isdisjoint(self.files) and below.ways.isdisjoint(self.removed)
+        return not (kept and below.files.isdisjoint(self.ways))
 
 
 def contents(tar: IO[bytes]) -> Contents:
     """What the tar of a layer changes."""
-    files, removed = set[str](), set[str]()
+    files, folders, removed = set[str](), set[str](), set[str]()
     with tarfile.open(fileobj=tar, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
-            path = PurePosixPath(member.name.lstrip("/"))
-            if path.name == _OPAQUE:
-                removed.add(str(path.parent))
-            elif path.name.startswith(_WHITEOUT):
-                removed.add(str(path.with_name(path.name.removeprefix(_WHITEOUT))))
-            elif not member.isdir():
-                files.add(str(path))
-    return Contents(frozenset(files), frozenset(removed))
+            folder, _, name = member.name.lstrip("/").removeprefix("./").rpartition("/")
+            if name == _OPAQUE:
+                removed.add(folder or ".")
+            elif name.startswith(_WHITEOUT):
+                removed.add(f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+            else:
+                (folders if member.isdir() else files).add(f"{folder}/{name}".lstrip("/"))
+    return Contents(frozenset(files), frozenset(folders), frozenset(removed))
 
 
 def unpacked(blob: IO[bytes], media_type: str) -> IO[bytes]:
@@ -52,12 +63,3 @@ def unpacked(blob: IO[bytes], media_type: str) -> IO[bytes]:
     if media_type.endswith("zstd"):
         return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(blob))
     return cast("IO[bytes]", gzip.open(blob)) if media_type.endswith("gzip") else blob
-
-
-def _way(path: str) -> Iterator[str]:
-    """A path and all folders above it, "." included."""
-    yield path
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
-    yield "."

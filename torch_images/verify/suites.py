@@ -43,9 +43,11 @@ _INSIDE = "/verify"
 _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
+_REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
 _CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
+_ANYONE = "12345:12345"  # a user whom no image has
 _GPU_MODULE = "test_gpu_"
 # For the one kernel that is compiled without GPUs: neither precompiled headers nor a process with a
 # torch of its own, which pay off for many. tests/programs has torch.compile with its defaults.
@@ -278,6 +280,7 @@ def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Fo
         env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
         emulated = "1" if subject.emulated else None
         env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": emulated}
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of other tests take half a second
         done = subject.run.run(command, env=env, cwd=workspace.root, check=False)
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
@@ -303,19 +306,22 @@ def _inside(subject: Subject, folder: str, modules: Sequence[str], progress: Pro
             **(_ONE_KERNEL if folder == "container" and not subject.gpus else {}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
-        report = f"{_INSIDE}/report.xml"
+        report = _REPORT
         suite = f"{_INSIDE}/suite/tests"
         command = ["python", "-m", "pytest", "-v", f"--junitxml={report}"]
         command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
         command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
-        # On a GPU, with the environment of the entrypoint: the libcuda it chose, and the profile.
-        start = ["torch-entrypoint"] if subject.gpus else []
 
         def show(text: str) -> None:
             if shares := _SHARE.findall(text):
                 progress(int(shares[-1]) / 100)
 
-        done = container.exec(*start, *command, env=env, show=show)
+        # With the entrypoint's environment: the libcuda that it chose, and the profile. The checks
+        # also show that the image works for a user without a name; devices may be for root alone.
+        start, user = ("torch-entrypoint",) if folder == "container" else (), "0"
+        if folder == "container" and not subject.gpus:
+            user = _ANYONE
+        done = container.exec(*start, *command, env=env, show=show, user=user)
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)

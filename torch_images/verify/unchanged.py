@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from torch_images import jsondoc
@@ -24,6 +24,7 @@ from torch_images.oci.contents import Contents, contents, unpacked
 
 # The check whose result is kept, and the files that it is made of.
 CHECK = "image/test_files/test_wheels_files_are_what_their_records_say"
+_PARTS = tuple(field.name for field in fields(Contents))
 _CODE = ("tests/image/installed.py", "tests/image/test_files.py")
 
 
@@ -54,24 +55,27 @@ def unchanged(
 
     Compiled wheels are not in layers that were packed here, so they are always read.
     """
-    ours = files_of_layers(set(info.layers), workspace.cache)
-    if not ours:
+    wheels_of = {
+        layer: Contents(frozenset(files))
+        for layer, files in files_of_layers(set(info.layers), workspace.cache).items()
+    }
+    if not wheels_of:
         return NOTHING
-    lowest = min(map(info.layers.index, ours))
+    upper = info.layers[min(map(info.layers.index, wheels_of)) :]
     try:
-        others = _contents(info, set(info.layers[lowest:]) - ours.keys(), workspace.cache, engine)
+        others = _contents(info, set(upper) - wheels_of.keys(), workspace.cache, engine)
     except EngineError:  # a remote engine with its blobs elsewhere, or without some
         return NOTHING
-    layers, wheels = [], []
-    above = list[Contents]()
-    for layer in reversed(info.layers[lowest:]):
-        if layer in ours and not any(each.changes(ours[layer]) for each in above):
+    layers, wheels, above = [], [], list[Contents]()
+    for layer in reversed(upper):
+        own = wheels_of.get(layer)
+        if own and not any(each.changes(own) for each in above):
             kept = _kept(layer, workspace)
             layers.append(kept)
             if kept.exists() and not fresh:
                 used(kept)
-                wheels += [path.split("/")[-2] for path in ours[layer] if _is_record(path)]
-        above.append(Contents(frozenset(ours[layer])) if layer in ours else others[layer])
+                wheels += [path.split("/")[-2] for path in own.files if _is_record(path)]
+        above.append(own or others[layer])
     return Unchanged(tuple(layers), tuple(sorted(wheels)))
 
 
@@ -112,9 +116,9 @@ def _read(cache: Path, layer: str) -> Contents | None:
     if not path.exists():
         return None
     data = json.loads(used(path).read_bytes())
-    return Contents(frozenset(data["files"]), frozenset(data["removed"]))
+    return Contents(*(frozenset(data[name]) for name in _PARTS))
 
 
 def _write(cache: Path, layer: str, made: Contents) -> None:
-    data = {"files": sorted(made.files), "removed": sorted(made.removed)}
+    data = {name: sorted(getattr(made, name)) for name in _PARTS}
     write(_place(cache, layer), json.dumps(data))
