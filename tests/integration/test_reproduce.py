@@ -34,6 +34,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
+from torch_images.publish import ledger
 
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
 CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime-compat"
@@ -284,6 +285,37 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
     finally:
         engine.untag(CANDIDATE)
+
+
+@pytest.mark.slow
+def test_reproduce_takes_the_commit_of_the_ledger(
+    small: Small, original: str, engine: Engine, tmp_path: Path
+) -> None:
+    """This checkout builds other inputs by now, so the ledger says which commit had them."""
+    other = clone(small, tmp_path / "other")
+    assert other.build() == original
+    git = ["git", "-C", str(other.folder), "rev-parse", "HEAD"]
+    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    program = other.folder / "scripts" / "image" / "runtime" / "start.py"
+    program.write_text(program.read_text() + "# Another line.\n")
+    commit(other.folder)
+    done = invoke("reproduce", CANDIDATE, cwd=other.folder, env=other.env)
+    assert done.returncode == 2, done.stderr
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith(f"error: this checkout builds other inputs than those of {CANDIDATE}")
+    )
+    image = labels.read(engine.inspect(CANDIDATE).labels)
+    inputs = image.inputs.removeprefix("sha256:")
+    ledger.add(
+        other.folder,
+        ledger.Line(image=image.id, inputs=inputs, digest=original, commit=head, date="2026-11-28"),
+    )
+    done = invoke("reproduce", CANDIDATE, "--json", cwd=other.folder, env=other.env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    verdict = json.loads(done.stdout)
+    assert (verdict["commit"], verdict["outcome"]) == (head, "identical")
 
 
 @pytest.mark.slow
