@@ -14,9 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 _FILE = os.environ.get("TORCH_IMAGES_EXPECTED")
 EXPECTED: dict[str, Any] | None = json.loads(Path(_FILE).read_text()) if _FILE else None
+
+# What torch took from the start's variables, before a check changes it.
+SETTINGS: dict[str, Any] = {
+    "precision": torch.get_float32_matmul_precision(),
+    "allowed": torch.backends.cuda.matmul.allow_tf32,
+    "matmul": getattr(torch.backends.cuda.matmul, "fp32_precision", None),
+    "convolutions": torch.backends.cudnn.allow_tf32,
+    "expandable": torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"],
+}
 
 EMULATED = bool(os.environ.get("TORCH_IMAGES_EMULATED"))
 
@@ -48,8 +58,6 @@ def _device(request: pytest.FixtureRequest) -> Iterator[None]:
     if "gpu" not in request.keywords:
         yield
         return
-    import torch
-
     assert torch.cuda.is_available(), "torch sees no CUDA device"
     torch.manual_seed(0)
     before = torch.get_float32_matmul_precision()

@@ -115,7 +115,7 @@ def scaled_mm(expected: dict[str, Any]) -> None:
 
 
 def tf32(expected: dict[str, Any]) -> None:
-    """A program can turn it on and off. tests/image/test_start.py looks at what the start sets."""
+    """A program can turn it on and off. test_start.py looks at what the start sets."""
     del expected
     before = torch.get_float32_matmul_precision()
     try:

@@ -26,7 +26,8 @@ SHAPES = [  # batch, heads, queries, keys, head dimension
     (2, 3, 17, 17, 16),
     (1, 8, 128, 128, 64),
     (2, 4, 65, 257, 80),
-    pytest.param((1, 2, 512, 512, 128), marks=pytest.mark.native("it takes a minute each time")),
+    # More keys than the 512 of a block of the flash kernel.
+    pytest.param((1, 1, 300, 520, 64), marks=pytest.mark.native("it takes a minute each time")),
 ]
 
 

@@ -1,10 +1,11 @@
 """Compare installed files with the RECORDs of wheels, dpkg's checksums, and Python sources.
 
 The image's own Python runs this file as `python3 -I -c SOURCE QUESTION`, so it may import only the
-standard library. QUESTION is a JSON object with four lists: `sites`, folders with *.dist-info;
-`changed`, files whose RECORD is known to be wrong, as "SHA-256 BYTES PATH" with the path below a
-site; `packages`, names of Debian packages; `bytecode`, folders with Python files. The answer,
-printed as JSON, has the lists `wheels`, `debs` and `bytecode`: one line for each problem.
+standard library. QUESTION is a JSON object with five lists: `sites`, folders with *.dist-info;
+`unchanged`, names of those whose files are known to be right; `changed`, files whose RECORD is
+known to be wrong, as "SHA-256 BYTES PATH" with the path below a site; `packages`, names of Debian
+packages; `bytecode`, folders with Python files. The answer, printed as JSON, has the lists
+`wheels`, `debs` and `bytecode`: one line for each problem.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ class Claim:
 Claims = dict[str, set[Claim]]
 
 
-def wheels(site: Path) -> tuple[Claims, list[str]]:
-    """The claims of all wheels in a folder, and the problems of the RECORDs themselves.
+def wheels(site: Path, names: str = "*.dist-info") -> tuple[Claims, list[str]]:
+    """The claims of the wheels in a folder, and the problems of the RECORDs themselves.
 
     A RECORD has a digest of every file but itself.
     """
     claims: Claims = {}
     problems = []
-    for info in sorted(site.glob("*.dist-info")):
+    for info in sorted(site.glob(names)):
         record = info / "RECORD"
         if not record.is_file():
             problems.append(f"{record} is missing")
@@ -207,9 +208,12 @@ def answer(question: Mapping[str, list[str]], root: Path = Path("/")) -> dict[st
     """
     claims: Claims = {}
     problems = []
+    unread: set[str] = set()
     for site in question["sites"]:
         found, wrong = wheels(Path(site))
         problems += wrong
+        for name in question["unchanged"]:
+            unread.update(wheels(Path(site), name)[0])
         for line in question["changed"]:
             digest, size, name = line.split(" ", 2)
             path = os.path.normpath(Path(site, name))
@@ -219,7 +223,7 @@ def answer(question: Mapping[str, list[str]], root: Path = Path("/")) -> dict[st
             claims.setdefault(path, set()).update(said)
     packaged, unclaimed = debs(root, question["packages"])
     return {
-        "wheels": problems + differences(claims),
+        "wheels": problems + differences({p: c for p, c in claims.items() if p not in unread}),
         "debs": unclaimed + differences(packaged),
         "bytecode": [
             line for folder in question["bytecode"] for line in stale_bytecode(Path(folder), claims)

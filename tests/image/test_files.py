@@ -122,6 +122,7 @@ def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
     question = {
         "sites": [expected["site_packages"], *folders],
         "changed": list(CHANGED),
+        "unchanged": expected["unchanged"],
         # Only locked packages: those of a base that is an image are its publisher's.
         "packages": sorted(expected["debs"]),
         "bytecode": [

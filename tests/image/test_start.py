@@ -1,30 +1,16 @@
-"""The entrypoint: PyTorch uses the settings that it makes, and it says which libcuda it chose.
+"""The entrypoint says which libcuda it chose; and what shells read that it did not start.
 
-And what shells read that it did not start.
+tests/container/test_start.py has what torch takes from it.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from testinfra.host import Host
 
-# What torch takes from the start's variables, also without a GPU.
-PRINT_SETTINGS = """
-import json, torch
-matmul = torch.backends.cuda.matmul
-print(json.dumps({
-    "precision": torch.get_float32_matmul_precision(),
-    "allowed": matmul.allow_tf32,
-    "matmul": getattr(matmul, "fp32_precision", None),
-    "convolutions": torch.backends.cudnn.allow_tf32,
-    "expandable": torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"],
-}))
-"""
 # What torch.compile may choose from for matrix products, where that is not torch's own default.
 PRINT_GEMM = """
 import os
@@ -33,27 +19,6 @@ if "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS" in os.environ:
     assert not config.max_autotune and not config.max_autotune_gemm
     print(config.max_autotune_gemm_backends.upper().replace(",", " "))
 """
-
-
-@pytest.mark.parametrize("profile", ["on", "off"])
-def test_profile_is_in_force(host: Host, expected: dict[str, Any], profile: str) -> None:
-    """Importing torch makes what the profile says. Where processes here cannot share memory of
-    expandable segments, it leaves those out, and cuda-doctor says so.
-    """
-    settings = f"TORCH_IMAGE_QUIET=1 TORCH_IMAGE_PROFILE={profile}"
-    found = json.loads(
-        host.check_output(f"{settings} torch-entrypoint python -c %s", PRINT_SETTINGS)
-    )
-    on = profile == "on"
-    assert found["precision"] == ("high" if on else "highest")
-    assert found["allowed"] is on
-    if found["matmul"] is not None:  # torch has this word for it from 2.9 on
-        assert (found["matmul"] == "tf32") is on
-    assert found["convolutions"]  # torch's own default
-    # Before 2.9, torch reads an older name of the allocator's setting.
-    knows = Version(expected["torch"]) >= Version("2.9.0a0")
-    doctor = json.loads(host.run("cuda-doctor --json").stdout)
-    assert found["expandable"] is (on and knows and not doctor["cannot_share"])
 
 
 @pytest.mark.parametrize("asked", ["", "cutlass"])
@@ -83,25 +48,6 @@ def test_start_says_what_it_chose(host: Host) -> None:
 def test_doctor_agrees_with_the_start(host: Host) -> None:
     line = host.run("torch-entrypoint true").stderr.removeprefix("torch-images: ").strip()
     assert json.loads(host.run("cuda-doctor --json").stdout)["summary"] == line
-
-
-def test_any_bash_of_sshd_finds_the_environment(host: Host) -> None:
-    """A platform's sshd starts `bash -c python` with its own environment, and no login shell.
-
-    bash takes itself for a child of sshd by SSH_CLIENT, and then reads /etc/bash.bashrc.
-    """
-    show = (
-        "import json, os, sys, torch; names = ('PIP_CONSTRAINT', 'TORCH_IMAGE_TF32');"
-        "print(json.dumps([sys.prefix, *(os.environ[n] for n in names)]))"
-    )
-    sshd = "env -i HOME=/root PATH=/usr/bin:/bin SSH_CLIENT=1 bash -c"
-    done = host.run(f"{sshd} %s", f"python -c {shlex.quote(show)}")
-    # torch's oneDNN says so in an emulator of an Arm processor, which lacks that register.
-    said = [line for line in done.stderr.splitlines() if "MIDR_EL1" not in line]
-    assert (done.rc, said) == (0, [])
-    assert json.loads(done.stdout) == [
-        "/opt/venv", "/usr/share/torch-images/constraints.txt", "1",
-    ]  # fmt: skip
 
 
 def test_bashs_own_file_has_one_more_line(host: Host) -> None:

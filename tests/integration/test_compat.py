@@ -34,7 +34,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import examine
+from torch_images.verify.suites import Subject, examine
 from torch_images.verify.verify import claim_of
 
 # Other tests build for other architectures at the same time.
@@ -161,7 +161,8 @@ def test_the_image_says_what_it_has_and_passes(
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
     modules = ("image/test_compat", "image/test_metadata")
-    checks, _ = examine(info, wanted, own, engine=engine, run=runner, modules=modules)
+    subject = Subject(info=info, wanted=wanted, workspace=own, engine=engine, run=runner)
+    checks = examine(subject, modules=modules).checks
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}
     assert passed >= {

@@ -52,7 +52,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Check, examine
+from torch_images.verify.suites import Check, Subject, examine
 
 WHEELS = (
     *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
@@ -270,7 +270,8 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
-    return examine(info, wanted, workspace, engine=engine, run=run, modules=outside())[0]
+    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=run)
+    return examine(subject, modules=outside()).checks
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish.tag import tag
-from torch_images.verify.suites import examine
+from torch_images.verify.suites import Subject, examine
 from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, verify
 
 BROKEN = "torch-images-test:broken"
@@ -55,7 +55,7 @@ BREAKAGES = {
         "image/test_compat/test_start_has_bytecode"
     ),
     "RUN sed -i 's/TF32.: .1/TF32\": \"0/' /usr/local/lib/torch-images/defaults.py": (
-        "image/test_start/test_profile_is_in_force[on]"
+        "image/test_start/test_profile_is_in_force"
     ),
     # Without machine code. The image below has the library that an earlier verification has listed.
     f"RUN cd {SITE}/torch/lib && cp libc10.so libtorch_cuda_linalg.so": (
@@ -168,7 +168,8 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     modules = (*(f"container/{module}" for module in inside), "image/test_metadata")
     wanted = claim_of(config, wrong, info)
     wanted["features"] = [*wanted["features"], "fbgemm-genai"]
-    checks, _ = examine(info, wanted, workspace, engine=engine, run=runner, modules=modules)
+    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=runner)
+    checks = examine(subject, modules=modules).checks
     failed = {check.name for check in checks if check.outcome == "failed"}
     assert failed >= {
         "container/test_arch/test_arch_flags_serve[12.0]",

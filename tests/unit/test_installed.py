@@ -28,6 +28,9 @@ FILES = {
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
+NOTHING_ELSE: dict[str, list[str]] = {"unchanged": [], "packages": [], "bytecode": []}
+
+
 def by_layer(folder: Path, root: Path) -> Path:
     """The wheel in the way of an image's layers; its site-packages."""
     wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
@@ -194,10 +197,18 @@ def test_a_file_whose_record_is_known_to_be_wrong(site: Path, root: Path) -> Non
     def problems(content: bytes, name: str = "tool/core.py") -> list[str]:
         (site / "tool/core.py").write_bytes(content)
         known = f"{hashlib.sha256(later).hexdigest()} {len(later)} {name}"
-        question = {"sites": [str(site)], "changed": [known], "packages": [], "bytecode": []}
+        question = {"sites": [str(site)], "changed": [known], **NOTHING_ELSE}
         return installed.answer(question, root)["wheels"]
 
     before = (site / "tool/core.py").read_bytes()
     assert problems(later) == []
     assert problems(before) == [f"{site}/tool/core.py has other content"]
     assert problems(before, "tool/nobody-has-this.py") == []
+
+
+@pytest.mark.parametrize("name", ["tool-1.0.dist-info", "other-1.0.dist-info"])
+def test_files_of_an_unchanged_wheel_are_not_read(site: Path, root: Path, name: str) -> None:
+    (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
+    question = {"sites": [str(site)], "changed": [], **NOTHING_ELSE, "unchanged": [name]}
+    found = installed.answer(question, root)["wheels"]
+    assert found == [f"{site}/tool/core.py has other content"] * (name != "tool-1.0.dist-info")

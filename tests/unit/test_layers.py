@@ -54,13 +54,15 @@ def tar_of(blob: bytes) -> bytes:
 def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
     """The members of the layer of wheels, by name."""
     blob = io.BytesIO()
-    made = write_layer(wheels, blob, python="3.11", **options)  # type: ignore[arg-type]
+    paths: list[str] = []
+    made = write_layer(wheels, blob, python="3.11", paths=paths, **options)  # type: ignore[arg-type]
     data = blob.getvalue()
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.size == len(data)
     plain = tar_of(data)
     assert made.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        assert paths == [m.name for m in archive if not m.isdir()]
         return {
             m.name: (m, (archive.extractfile(m) or io.BytesIO()).read() if m.isreg() else b"")
             for m in archive

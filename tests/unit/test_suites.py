@@ -20,7 +20,7 @@ from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
-from torch_images.verify.suites import Found, examine, room, shards
+from torch_images.verify.suites import Found, Subject, examine, room, shards
 
 H100 = "Default, 81559, 580.159.04, NVIDIA H100 80GB HBM3\n"
 RTX = "Default, 32607, 580.159.04, NVIDIA GeForce RTX 5090\n"
@@ -48,6 +48,7 @@ class Container:
         *command: str,
         env: Mapping[str, str] | None = None,
         show: Callable[[str], None] | None = None,
+        user: str = "0",
     ) -> ExecResult:
         if "cuda-doctor" in command:
             return self.machine.doctor
@@ -55,6 +56,7 @@ class Container:
             return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
         if "pytest" in command:
             self.machine.commands.append(command)
+            self.machine.users.append(user)
             assert show
             for line in self.machine.said.splitlines(keepends=True):
                 show(line)
@@ -62,6 +64,9 @@ class Container:
         return ExecResult(0, "")
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None: ...
+
+    def processor_seconds(self) -> float:
+        return 2.5
 
     def read(self, path: str) -> bytes:
         return junit("container.test_a").encode()
@@ -75,6 +80,7 @@ class Machine(Runner):
         self.doctor = ExecResult(0, "")
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
+        self.users: list[str] = []
 
     def processors(self) -> int:
         return self.cores
@@ -89,11 +95,22 @@ class Machine(Runner):
         Path(report).write_text(junit("image.test_b"))
         return Completed(0, "")
 
-    def examine(self, root: Path, tmp: Path, **how: Any) -> Found:
+    def examine(
+        self,
+        root: Path,
+        tmp: Path,
+        *,
+        modules: Sequence[str] = (),
+        programs: bool = False,
+        **how: Any,
+    ) -> Found:
         info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
         wanted = {"platform": "linux/arm64", "site_packages": "/x"}
         space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
-        return examine(info, wanted, space, engine=cast("Engine", self), run=self, **how)
+        subject = Subject(
+            info=info, wanted=wanted, workspace=space, engine=cast("Engine", self), run=self, **how
+        )
+        return examine(subject, modules=modules, programs=programs)
 
 
 @pytest.fixture(autouse=True)
@@ -137,14 +154,14 @@ def test_any_answer_leaves_room_for_one(answer: str, processors: int) -> None:
 def test_the_report_names_gpus_and_driver(
     root: Path, tmp_path: Path, answer: str, gpus: str
 ) -> None:
-    _, observed = Machine(answer).examine(root, tmp_path, gpus=GPUS)
-    assert observed == {"gpus": gpus, "driver": "580.159.04"}
+    found = Machine(answer).examine(root, tmp_path, gpus=GPUS)
+    assert found.observed == {"gpus": gpus, "driver": "580.159.04"}
 
 
 @pytest.mark.parametrize("answer", ["", "No devices were found\n", "Default, 1, 2\n", "a, b, , d"])
 def test_an_answer_without_gpus_names_none(root: Path, tmp_path: Path, answer: str) -> None:
-    assert Machine(answer).examine(root, tmp_path, gpus=GPUS)[1] == {}
-    assert Machine(H100).examine(root, tmp_path)[1] == {}
+    assert Machine(answer).examine(root, tmp_path, gpus=GPUS).observed == {}
+    assert Machine(H100).examine(root, tmp_path).observed == {}
 
 
 def test_shards_have_every_module_once(root: Path) -> None:
@@ -159,11 +176,10 @@ def test_shards_have_every_module_once(root: Path) -> None:
 
 def test_on_gpus_modules_run_side_by_side(root: Path, tmp_path: Path) -> None:
     machine = Machine()
-    checks, _ = machine.examine(root, tmp_path, gpus=GPUS)
+    checks = machine.examine(root, tmp_path, gpus=GPUS).checks
     parts = len(gpu_modules(root)) + 1
     assert len(machine.commands) == parts
     assert all(command[0] == "torch-entrypoint" for command in machine.commands)
-    assert all("not gpu" not in command for command in machine.commands)
     assert len(checks) == parts + 1
 
 
@@ -213,11 +229,37 @@ def test_where_cuda_does_not_work_no_check_runs(
 
 
 def test_without_gpus_one_container_looks_from_inside(root: Path, tmp_path: Path) -> None:
+    """As a user without a name, with the entrypoint's environment, and without checks of GPUs."""
     machine = Machine()
-    machine.examine(root, tmp_path)
+    found = machine.examine(root, tmp_path)
     [command] = machine.commands
-    assert command[-2:] == ("-m", "not gpu")
+    names = {word.rpartition("/")[2] for word in command if "/test_" in word}
+    every = {path.name for path in (root / "tests/container").glob("test_*.py")}
+    assert names == every - gpu_modules(root)
+    assert command[0] == "torch-entrypoint"
+    assert machine.users == ["12345:12345"]
     assert machine.options == [{"network_mode": "none"}] * 2
+    assert found.processor_seconds == 5.0
+
+
+@pytest.mark.parametrize("gpus", [(), GPUS])
+def test_programs_run_in_a_container_of_their_own_without_gpus(
+    root: Path, tmp_path: Path, gpus: Any
+) -> None:
+    machine = Machine()
+    machine.examine(root, tmp_path, gpus=gpus)
+    without = len(machine.commands), len([o for o in machine.options if "shm_size" in o])
+    machine = Machine()
+    found = machine.examine(root, tmp_path, gpus=gpus, programs=True)
+    [(command, user)] = [
+        (command, user)
+        for command, user in zip(machine.commands, machine.users, strict=True)
+        if command[-1].endswith("tests/programs/")
+    ]
+    assert (command[0], user) == ("python", "0")
+    with_gpus = len([o for o in machine.options if "shm_size" in o])
+    assert (len(machine.commands) - 1, with_gpus) == without
+    assert "programs/test_a/test_x" in {check.name for check in found.checks}
 
 
 def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: Path) -> None:
@@ -286,7 +328,7 @@ def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
 def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
     done = {
         "id": "i", "platform": platform.name, "digest": "d", "lock": "l", "unlocked": False,
-        "compat": None, "size": 1, "seconds": {"build": 1, "verify": 1}, "tags": ["torch:x"],
+        "compat": None, "size": 1, "seconds": {"build": 1, "verify": 1, "verify_processor": 2}, "tags": ["torch:x"],
         "checks": {"passed": 1}, "observed": {},
         "layers": {"taken": 0, "here": 1, "packed": 0, "repository": ""},
     }  # fmt: skip

@@ -20,7 +20,8 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, Platform
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Check, parse_junit, suite_hash
+from torch_images.verify.suites import Check, Found, Subject, parse_junit, suite_hash
+from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
     claim,
@@ -58,8 +59,8 @@ def report(*checks: Check) -> VerifyReport:
 
 def test_junit_becomes_checks() -> None:
     """A message that pytest shortened comes whole, from the traceback."""
-    checks, observed = parse_junit(JUNIT, "image")
-    assert [(c.name, c.outcome, c.message) for c in checks] == [
+    found = parse_junit(JUNIT, "image")
+    assert [(c.name, c.outcome, c.message) for c in found.checks] == [
         ("image/test_files/test_owners", "passed", ""),
         ("image/test_metadata/test_label[a.b]", "failed", "assert 'x' == 'y'"),
         ("image/test_arch/test_flags[12.0]", "passed", ""),
@@ -67,7 +68,7 @@ def test_junit_becomes_checks() -> None:
         ("image/test_gpu/test_e", "failed", "boom"),
         ("image/test_gpu/test_l", "failed", "assert 1 == 2"),
     ]
-    assert observed == {"arch 12.0": "native sm_120"}
+    assert found.observed == {"arch 12.0": "native sm_120"}
 
 
 def test_a_failure_is_named() -> None:
@@ -187,12 +188,55 @@ def test_another_report_is_not_used(
         verified(**changes)
 
 
+def test_programs_run_until_they_pass(
+    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the next image with the same torch and Python need not run them."""
+    asked: list[bool] = []
+    outcomes = ["failed", "passed", "failed"]
+
+    def examine(_: Subject, *, programs: bool, **__: object) -> Found:
+        asked.append(programs)
+        check = Check(name="programs/test_a/test_x", outcome=outcomes.pop(0), seconds=1.0)
+        return Found(checks=(check,), observed={}, processor_seconds=1000.0)
+
+    monkeypatch.setattr("torch_images.verify.verify.examine", examine)
+    reports = [verified(reuse=False, fresh=fresh) for fresh in (False, True, True)]
+    assert asked == [True, True, False]
+    assert [report.passed for report in reports] == [False, True, False]
+    assert 1000 <= reports[0].processor_seconds < 1100
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed", "skipped"])
+def test_layers_pass_by_the_check_of_their_files(
+    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch, outcome: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(
+        "torch_images.verify.verify.unchanged", lambda *_, **__: Unchanged(layers=(kept,))
+    )
+    check = Check(name=CHECK, outcome=outcome, seconds=1.0)
+    monkeypatch.setattr(
+        "torch_images.verify.verify.examine", lambda *_, **__: Found(checks=(check,), observed={})
+    )
+    verified(reuse=False)
+    assert kept.exists() is (outcome == "passed")
+
+
+def test_the_check_of_wheels_files_is_there(root: Path) -> None:
+    _, module, name = CHECK.split("/")
+    assert f"def {name}(" in (root / f"tests/image/{module}.py").read_text()
+
+
 def test_a_check_that_changes_makes_old_reports_worthless(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
     monkeypatch.setattr("torch_images.verify.suites.PACKAGE", tmp_path / "torch_images")
-    for folder in ("tests/image", "tests/container", "scripts/bench", "torch_images"):
+    for folder in (
+        "tests/image", "tests/container", "tests/programs", "scripts/bench", "torch_images"
+    ):  # fmt: skip
         shutil.copytree(
             root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -201,6 +245,7 @@ def test_a_check_that_changes_makes_old_reports_worthless(
         "tests/image/test_files.py",
         "tests/container/test_arch.py",
         "tests/container/pytest.ini",
+        "tests/programs/test_precision.py",
         "scripts/bench/cases.py",
         "torch_images/arch.py",
     ):

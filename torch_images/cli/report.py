@@ -128,7 +128,11 @@ def outcome(made: Made) -> dict[str, Any]:
         "unlocked": lock.unlocked,
         "compat": lock.compat_version or None,
         "size": result.size,
-        "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
+        "seconds": {
+            "build": round(result.seconds, 1),
+            "verify": proof.seconds if proof else None,
+            "verify_processor": proof.processor_seconds if proof else None,
+        },
         "tags": list(made.tags),
         **shown,
     }
@@ -148,6 +152,7 @@ def built(done: dict[str, Any]) -> str:
         return "\n".join([*lines, f"  time      {seconds['build']} s to build; not verified"])
     lines += [
         f"  time      {seconds['build']} s to build, {seconds['verify']} s to verify",
+        f"            {seconds['verify_processor']} s of processor to verify",
         f"  verified  {done['checks']['passed']} checks passed",
         *(f"            {name}: {value}" for name, value in done["observed"].items()),
         "  tags      " + "\n            ".join(done["tags"]),
@@ -217,7 +222,8 @@ def gpus(known: Sequence[Mapping[str, Any]]) -> str:
 
 def verified(proof: VerifyReport) -> str:
     """A passing verification: observed values, and why checks were skipped."""
-    lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
+    times = f"{proof.seconds} s, {proof.processor_seconds} s of processor"
+    lines = [f"{proof.id}: {proof.count('passed')} checks passed in {times}"]
     if proof.emulated:
         lines[0] += ", in an emulator"
     lines += [f"  {name}: {value}" for name, value in proof.observed.items()]

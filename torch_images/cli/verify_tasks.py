@@ -17,7 +17,9 @@ class Verify(Image, Json):
         parse=lambda _, words: device_requests(words),
     )
     record: bool = flag("with --gpus: if all checks pass, record it in docs/gpu-ledger.csv")
-    no_cache: bool = flag("list all machine code again instead of reusing earlier lists")
+    no_cache: bool = flag(
+        "check all files and machine code again, even those that passed in another image"
+    )
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +22,16 @@ class Part(enum.StrEnum):
     ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
     ARCHIVES = "archives"  # files by SHA-256, fetch/download.py
     BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py
+    CHECKED = (
+        "checked"  # layers of wheels that passed the checks of their files, verify/unchanged.py
+    )
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
+    CONTENTS = "contents"  # what a layer changes, by its diff id, verify/unchanged.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
     LAYERS = "layers"  # layers made of wheels, layers/make.py
     LISTINGS = "listings"  # output of cuobjdump for a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
+    PROGRAMS = "programs"  # passed runs of tests/programs, verify/programs.py
     SYMBOLS = "symbols"  # symbols that torch exports, by the SHA-256 of its wheel, fetch/facts.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py
@@ -50,6 +56,16 @@ def filling(folder: Path) -> Iterator[Path]:
         new.mkdir()
         yield new
         keep(new, folder)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of the cache in one step; nothing where the cache may only be read."""
+    with contextlib.suppress(PermissionError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as half:
+            half.write(text)
+        Path(half.name).chmod(0o644)
+        os.replace(half.name, path)
 
 
 def used(path: Path) -> Path:

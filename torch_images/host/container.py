@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import docker.errors
 import requests
@@ -22,6 +22,9 @@ from torch_images.jsondoc import MalformedError, member
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
+
+
+BLOBS = "/torch-images-blobs"  # where containers have the engine's blobs, see Engine.blobs
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class RunningContainer:
         *command: str,
         env: Mapping[str, str] | None = None,
         show: Callable[[str], None] | None = None,
+        user: str = "0",
     ) -> ExecResult:
-        """Run a command in the container as root, and wait for its end.
+        """Run a command in the container, as root or another user, and wait for its end.
 
         `show` gets its output as it comes. Raises EngineError for an image of another processor
         without an emulator: its container ends at once.
@@ -82,7 +86,9 @@ class RunningContainer:
         assert client is not None
         api = client.api
         try:
-            started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
+            started = api.exec_create(
+                self.id, list(command), environment=dict(env or {}), user=user
+            )
             execution = member(started, "Id", kind=str)
             chunks: Any = api.exec_start(execution, stream=True)
             # docker-py leaves the connection of a stream open.
@@ -102,6 +108,14 @@ class RunningContainer:
             raise refusal from None
         return ExecResult(code, b"".join(output).decode(errors="replace"))
 
+    @understood()
+    def processor_seconds(self) -> float:
+        """Seconds of processor that all processes of the container have used so far."""
+        client = self._container.client
+        assert client is not None
+        answer = client.api.stats(self.id, stream=False, one_shot=True)
+        return member(answer, "cpu_stats", "cpu_usage", "total_usage", kind=int) / 1e9
+
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files, readable by all, into an existing folder. Works with remote engines too."""
         self._container.put_archive(folder, tars.pack(files))
@@ -113,6 +127,15 @@ class RunningContainer:
         except docker.errors.NotFound:
             raise EngineError(f"the container has no file {path}") from None
         return tars.first_file(chunks)
+
+
+def read_blob(container: Container, digest: str) -> IO[bytes]:
+    """A blob below BLOBS as a forward-only file. Raises EngineError if there is none."""
+    try:
+        chunks, _ = container.get_archive(f"{BLOBS}/{digest.removeprefix('sha256:')}")
+    except docker.errors.NotFound:
+        raise EngineError(f"the engine has no blob {digest}") from None
+    return tars.forward_file(chunks)
 
 
 def of_docker(error: OSError) -> EngineError | None:

@@ -11,18 +11,27 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import docker.errors
 import requests
+from docker.types import Mount
 from docker.utils import parse_repository_tag
 
 import docker
 from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 from torch_images.host import tars
-from torch_images.host.container import ExecResult, RunningContainer, read_by_docker, understood
+from torch_images.host.container import (
+    BLOBS,
+    ExecResult,
+    RunningContainer,
+    read_blob,
+    read_by_docker,
+    understood,
+)
 from torch_images.host.image_info import (
     ImageInfo,
     ListedImage,
@@ -277,6 +286,28 @@ class Engine:
                 "build it here; an engine that already has its content pulls it without layers "
                 "(moby/moby#49784)",
             ) from None
+
+    @contextlib.contextmanager
+    def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:
+        """Open blobs by digest as forward-only files: the manifest of an image, its layers.
+
+        The API cannot give a single blob, and the stream of `docker save` has all layers of the
+        image: 66 seconds of processor for 2.4 GB. So containerd's folder of blobs is mounted
+        read-only into a container that never starts. Raises EngineError if it is not where Docker
+        or Debian has it, or lacks a blob.
+        """
+        docker_root = member(self.info(), "DockerRootDir", kind=str)
+        for root in (f"{docker_root}/containerd/daemon", "/var/lib/containerd"):
+            folder = f"{root}/io.containerd.content.v1.content/blobs/sha256"
+            mount = Mount(BLOBS, folder, type="bind", read_only=True)
+            with contextlib.ExitStack() as stack:
+                try:
+                    container = stack.enter_context(self._created(image, "true", mounts=[mount]))
+                except docker.errors.APIError:  # there is no such folder
+                    continue
+                yield partial(read_blob, container)
+                return
+        raise EngineError("the engine's blobs are in an unknown folder")
 
     def save(self, image: str, target: Path) -> None:
         """Write an image to a tar that is also an OCI layout. Blobs stay as they are stored."""

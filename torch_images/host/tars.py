@@ -7,7 +7,7 @@ import io
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from torch_images import jsondoc
 
@@ -96,3 +96,11 @@ def first_file(chunks: Iterable[bytes]) -> bytes:
         file = archive.extractfile(archive.next())  # type: ignore[arg-type]
         assert file is not None
         return file.read()
+
+
+def forward_file(chunks: Iterable[bytes]) -> IO[bytes]:
+    """A tar's first member, which must be a file, as a file that can only be read forwards."""
+    archive = tarfile.open(fileobj=ChunkStream(chunks), mode="r|")  # noqa: SIM115  its caller's
+    file = archive.extractfile(archive.next())  # type: ignore[arg-type]
+    assert file is not None
+    return file

@@ -93,8 +93,10 @@ def write_tar(
     mtime: int,
     removals: Iterable[Cut] = (),
     arches: Sequence[int] = (),
-) -> None:
+) -> tuple[str, ...]:
     """Write a tar with these wheels installed to `target`, which needs `write` and `tell`.
+
+    Returns the paths of its files.
 
     `wheels` have their own file names; `python` is the version of the image's environment, such as
     "3.11"; `mtime` is the time of each file, in seconds since 1970. `removals` are those of these
@@ -124,6 +126,7 @@ def write_tar(
                 )
                 installer.install(source, place, {})
                 found.update(place.found)
+        files = tuple(member.name for member in tar.getmembers() if not member.isdir())
     stale = [
         glob
         for r in removals
@@ -135,6 +138,7 @@ def write_tar(
             f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",
             "correct `removals` in images.yaml",
         )
+    return files
 
 
 class _Place(WheelDestination):

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import IO, cast
 from torch_images import jsondoc
 from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, keep, used, write
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workers import workers
@@ -24,6 +24,7 @@ from torch_images.interrupts import grace
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
+from torch_images.oci.contents import contents, unpacked
 from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while one per processor is packed
@@ -31,6 +32,8 @@ _DOWNLOADS = 2  # wheels that are fetched while one per processor is packed
 # others one or two, and several layers are packed at once.
 THREADS = 4
 
+
+_FILES = "files.json"  # in the folder of a layer: the paths of its files
 
 # Progress factory; yields a callback (layer title, bytes done, bytes total).
 Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
@@ -112,6 +115,27 @@ def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
     return {p.key: _read(p, folder).layer.diff_id for p in plans if (folder / p.key).exists()}
 
 
+def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[str, ...]]:
+    """The paths of the files of layers that the cache has, by diff id."""
+    found = {}
+    for path in (cache / Part.LAYERS).glob("*/layer.json"):
+        diff_id = jsondoc.parse(path.read_bytes())["diff_id"]
+        if diff_id in diff_ids:
+            found[diff_id] = _files(path.parent)
+    return found
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    """The paths of a layer's files; read from its blob if an older version packed it."""
+    kept = folder / _FILES
+    if not kept.exists():
+        with (folder / "blob").open("rb") as blob:
+            files = contents(unpacked(blob, "zstd")).files
+        write(kept, json.dumps(sorted(files)))
+        return tuple(files)
+    return tuple(json.loads(kept.read_bytes()))
+
+
 @contextlib.contextmanager
 def no_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress factory that shows nothing."""
@@ -127,15 +151,16 @@ def write_layer(
     arches: Sequence[int] = (),
     threads: int = 1,
     small: bool = False,
+    paths: list[str] | None = None,
 ) -> Layer:
-    """Write the layer with these wheels installed to `target`.
+    """Write the layer with these wheels installed to `target`; `paths` gets those of its files.
 
-    Arguments and errors are those of `write_tar`; `threads` is as in oci/layout.py, `small` as in
-    `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
+    Other arguments and errors are those of `write_tar`; `threads` is as in oci/layout.py, `small`
+    as in `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
     """
     sink = Compressed(target, threads, effort=Effort.SMALL if small else Effort.QUICK)
     # `write_tar` only uses `write` and `tell`.
-    write_tar(
+    written = write_tar(
         wheels,
         cast("IO[bytes]", sink),
         python=python,
@@ -143,6 +168,8 @@ def write_layer(
         removals=removals,
         arches=arches,
     )
+    if paths is not None:
+        paths.extend(written)
     return sink.finish()
 
 
@@ -157,7 +184,7 @@ def _make(
 ) -> Path:
     """Make a layer below `half`, with `count` processors. Returns its folder."""
     wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
-    new = half / "layer"
+    new, paths = half / "layer", list[str]()
     new.mkdir()
     with turn, (new / "blob").open("wb") as target:
         layer = write_layer(
@@ -168,7 +195,9 @@ def _make(
             arches=plan.arches,
             threads=min(count, THREADS) if plan.small else count,
             small=plan.small,
+            paths=paths,
         )
+    (new / _FILES).write_text(json.dumps(paths))
     (new / "layer.json").write_text(json.dumps(asdict(layer)))
     return new
 

@@ -7,7 +7,6 @@ content differs, as a stream.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import re
 import tarfile
@@ -15,12 +14,13 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Self
 
 import zstandard
 
 from torch_images.errors import EngineError, shown
 from torch_images.jsondoc import MalformedError, member, parse
+from torch_images.oci.contents import unpacked
 
 _CHUNK = 1 << 20
 
@@ -143,11 +143,7 @@ class Archive:
 
     def _unpacked(self, descriptor: Mapping[str, Any]) -> IO[bytes]:
         """The tar of a layer as a forward-only file."""
-        blob = self._open(_blob(descriptor["digest"]))
-        media_type = str(descriptor["mediaType"])
-        if media_type.endswith("zstd"):
-            return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(blob))
-        return cast("IO[bytes]", gzip.open(blob)) if media_type.endswith("gzip") else blob
+        return unpacked(self._open(_blob(descriptor["digest"])), str(descriptor["mediaType"]))
 
     def _open(self, name: str) -> IO[bytes]:
         content = self._tar.extractfile(name)

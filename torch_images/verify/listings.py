@@ -10,11 +10,9 @@ There, this machine's cuobjdump reads a copy of the library.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable
@@ -24,7 +22,7 @@ from torch_images import jsondoc
 from torch_images.config.lock_requests import tool_input
 from torch_images.errors import VerifyError
 from torch_images.fetch.tools import install_tools
-from torch_images.host.cache import Part, used
+from torch_images.host.cache import Part, used, write
 from torch_images.host.container import RunningContainer
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
@@ -95,12 +93,7 @@ def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists
     lists = make()
     if lists is None:
         return None
-    with contextlib.suppress(PermissionError):  # a read-only cache
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as scratch:
-            json.dump(lists, scratch)
-        Path(scratch.name).chmod(0o644)
-        os.replace(scratch.name, path)
+    write(path, json.dumps(lists))
     return lists
 
 

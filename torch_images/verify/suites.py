@@ -1,8 +1,9 @@
-"""An image and its claim -> checks: the two suites, run on it.
+"""An image and its claim -> checks: the suites, run on it.
 
 tests/image checks from outside with testinfra. tests/container runs inside with pytest, which is
 copied into the container and never into the image. With GPUs its modules run in parallel, each in
-its own container, as many as fit on the GPUs.
+its own container, as many as fit on the GPUs. tests/programs also runs inside, without GPUs: what
+it checks depends on torch and Python alone, so `verify` needs it once for each (programs.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -35,15 +36,25 @@ from torch_images.host.workspace import Workspace
 from torch_images.platforms import find
 from torch_images.project import PACKAGE
 from torch_images.verify.listings import listings
+from torch_images.verify.unchanged import NOTHING, Unchanged
 
 _INSIDE = "/verify"
 # The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
 _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
+_REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
 _CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
+_ANYONE = "12345:12345"  # a user whom no image has
+_GPU_MODULE = "test_gpu_"
+# For the one kernel that is compiled without GPUs: neither precompiled headers nor a process with a
+# torch of its own, which pay off for many. tests/programs has torch.compile with its defaults.
+_ONE_KERNEL = {
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
@@ -57,23 +68,37 @@ class Check:
     message: str = ""
 
 
-# The result of a suite: its checks, and observed facts by name.
-Found = tuple[tuple[Check, ...], dict[str, str]]
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The result of suites: checks, observed facts by name, and what containers used."""
+
+    checks: tuple[Check, ...]
+    observed: dict[str, str]
+    processor_seconds: float = 0.0
+
 
 # Gets the share of checks that are done, from 0 to 1.
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Subject:
+class Subject:
+    """What is checked, and how.
+
+    `wanted` is the image's claim, `gpus` as for `verify`. For an `emulated` image, checks of a real
+    processor are skipped, with the reason, and its machine code is listed from outside. With
+    `fresh`, machine code is listed again. Files that are `unchanged` are not read.
+    """
+
     info: ImageInfo
     wanted: Mapping[str, Any]
     workspace: Workspace
     engine: Engine
     run: Runner
-    gpus: Sequence[Request]
-    emulated: bool
-    fresh: bool
+    gpus: Sequence[Request] = ()
+    emulated: bool = False
+    fresh: bool = False
+    unchanged: Unchanged = NOTHING
 
     def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
         """A container of the image, with these GPUs."""
@@ -87,35 +112,18 @@ class _Subject:
 
 
 def examine(
-    info: ImageInfo,
-    wanted: Mapping[str, Any],
-    workspace: Workspace,
+    subject: Subject,
     *,
-    engine: Engine,
-    run: Runner,
-    gpus: Sequence[Request] = (),
     modules: Collection[str] = (),
-    emulated: bool = False,
-    fresh: bool = False,
+    programs: bool = False,
     progress: Progress | None = None,
 ) -> Found:
-    """Run both suites on an image, or some of their `modules`, such as "image/test_files".
+    """Run the suites on an image, or some of their `modules`, such as "image/test_files".
 
-    `wanted` is the image's claim, `gpus` as for `verify`. For an `emulated` image, checks of a real
-    processor are skipped, with the reason, and its machine code is listed from outside. With
-    `fresh`, machine code is listed again. A part of the modules is no proof: only `verify` makes a
-    report. Raises EngineError if CUDA does not work with the GPUs.
+    With `programs`, tests/programs runs too. A part of the modules is no proof: only `verify` makes
+    a report. Raises EngineError if CUDA does not work with the GPUs.
     """
-    subject = _Subject(
-        info=info,
-        wanted=wanted,
-        workspace=workspace,
-        engine=engine,
-        run=run,
-        gpus=gpus,
-        emulated=emulated,
-        fresh=fresh,
-    )
+    workspace, engine, gpus = subject.workspace, subject.engine, subject.gpus
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
     answer = _ask_gpus(subject, needs_cuda=bool(inside or not modules)) if gpus else ""
     parallel = room(answer, engine.processors()) if gpus else 2
@@ -123,11 +131,11 @@ def examine(
     if outside or not modules:
         jobs.append(partial(_outside, subject, outside))
     if inside or not modules:
-        parts: list[tuple[str, ...]] = [tuple(inside)]
-        if gpus and parallel > 1:
-            suite = workspace.root / "tests" / "container"
-            parts = shards(inside or sorted(path.name for path in suite.glob("test_*.py")))
-        jobs += [partial(_inside, subject, part) for part in parts]
+        chosen = inside or _modules(workspace.root, gpus=bool(gpus))
+        parts = shards(chosen) if gpus and parallel > 1 else [tuple(chosen)]
+        jobs += [partial(_inside, subject, "container", part) for part in parts]
+    if programs:
+        jobs.append(partial(_inside, replace(subject, gpus=()), "programs", ()))
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
@@ -140,9 +148,11 @@ def examine(
     with workers(parallel) as pool:
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
-    return (
-        tuple(check for checks, _ in results for check in checks),
-        {name: value for _, facts in results for name, value in facts.items()} | devices(answer),
+    return Found(
+        checks=tuple(check for found in results for check in found.checks),
+        observed=dict(item for found in results for item in found.observed.items())
+        | devices(answer),
+        processor_seconds=sum(found.processor_seconds for found in results),
     )
 
 
@@ -151,7 +161,7 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
 
     Each module of GPU checks is one part, the slowest first. The other modules are one part.
     """
-    alone = [name for name in modules if name.startswith("test_gpu_")]
+    alone = [name for name in modules if name.startswith(_GPU_MODULE)]
     first = [name for name in _LONGEST if name in alone]
     together = tuple(name for name in modules if name not in alone)
     parts: list[tuple[str, ...]] = [(name,) for name in dict.fromkeys([*first, *alone])]
@@ -192,8 +202,7 @@ def _cells(answer: str) -> list[list[str]]:
 def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
     """SHA-256 of checks and expected values; a report is valid only for this hash."""
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode())
-    for name, data in sorted({**_files(root, "tests/image"), **_suite_files(root)}.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    digest.update(files_hash({**files_below(root, "tests/image"), **_suite_files(root)}).encode())
     return digest.hexdigest()
 
 
@@ -215,7 +224,7 @@ def parse_junit(text: str, prefix: str) -> Found:
         checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
         for fact in case.iter("property"):
             observed[fact.get("name", "")] = fact.get("value", "")
-    return tuple(checks), observed
+    return Found(checks=tuple(checks), observed=observed)
 
 
 def _said(note: ET.Element) -> str:
@@ -227,7 +236,7 @@ def _said(note: ET.Element) -> str:
     return " ".join(message.split())
 
 
-def _ask_gpus(subject: _Subject, *, needs_cuda: bool) -> str:
+def _ask_gpus(subject: Subject, *, needs_cuda: bool) -> str:
     """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails.
 
     With `needs_cuda`, raises EngineError if CUDA does not work: all checks on a GPU would fail.
@@ -249,7 +258,7 @@ def _ask_gpus(subject: _Subject, *, needs_cuda: bool) -> str:
     return "" if done.code else done.output
 
 
-def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
+def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Found:
     workspace = subject.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
@@ -260,6 +269,7 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
             "inspect": dict(subject.info.config),
             "created": subject.info.created,
             "runs": subject.info.platform,
+            "unchanged": subject.unchanged.wheels,
         }
         expected.write_text(json.dumps(facts))
         suite = workspace.root / "tests" / "image"
@@ -270,14 +280,17 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
         env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
         emulated = "1" if subject.emulated else None
         env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": emulated}
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of other tests take half a second
         done = subject.run.run(command, env=env, cwd=workspace.root, check=False)
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
         progress(1)
-        return parse_junit(report.read_text(), "image")
+        found = parse_junit(report.read_text(), "image")
+        return replace(found, processor_seconds=container.processor_seconds())
 
 
-def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
+def _inside(subject: Subject, folder: str, modules: Sequence[str], progress: Progress) -> Found:
+    """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
         container.exec("mkdir", "-p", _INSIDE)
@@ -288,26 +301,32 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
             "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
             # In an emulator, threads would spend their time waiting for each other.
             **({"TORCH_IMAGES_EMULATED": "1", "OMP_NUM_THREADS": "1"} if emulated else {}),
-            # Without GPUs both suites share the processors: waiting threads must yield.
+            # Without GPUs the suites share the processors: waiting threads must yield.
             **({} if subject.gpus else {"OMP_WAIT_POLICY": "PASSIVE"}),
+            **(_ONE_KERNEL if folder == "container" and not subject.gpus else {}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
-        report = f"{_INSIDE}/report.xml"
-        suite = f"{_INSIDE}/suite/tests/container"
-        command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules or ("",)), "-v"]
-        command += [f"--junitxml={report}", *([] if subject.gpus else ["-m", "not gpu"])]
-        # On a GPU, with the environment of the entrypoint: the libcuda it chose, and the profile.
-        start = ["torch-entrypoint"] if subject.gpus else []
+        report = _REPORT
+        suite = f"{_INSIDE}/suite/tests"
+        command = ["python", "-m", "pytest", "-v", f"--junitxml={report}"]
+        command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
+        command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
 
         def show(text: str) -> None:
             if shares := _SHARE.findall(text):
                 progress(int(shares[-1]) / 100)
 
-        done = container.exec(*start, *command, env=env, show=show)
-        if done.code > 1 and not (modules and done.code == _NOTHING):
+        # With the entrypoint's environment: the libcuda that it chose, and the profile. The checks
+        # also show that the image works for a user without a name; devices may be for root alone.
+        start, user = ("torch-entrypoint",) if folder == "container" else (), "0"
+        if folder == "container" and not subject.gpus:
+            user = _ANYONE
+        done = container.exec(*start, *command, env=env, show=show, user=user)
+        if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
-        return parse_junit(container.read(report).decode(), "container")
+        found = parse_junit(container.read(report).decode(), folder)
+        return replace(found, processor_seconds=container.processor_seconds())
 
 
 def _end(output: str) -> str:
@@ -323,11 +342,11 @@ def _end(output: str) -> str:
     return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 
 
-def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]:
+def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
     """The files for the container: pytest, the suite, the claim, and lists of machine code."""
     workspace, wanted = subject.workspace, subject.wanted
     site = install_tools("tools-verify", workspace, subject.run)
-    files = {f"site/{name}": data for name, data in _files(site, ".").items()}
+    files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
     files["expected.json"] = json.dumps(wanted).encode()
     lists = listings(
@@ -347,15 +366,30 @@ def _chosen(modules: Collection[str], suite: str) -> list[str]:
     return [f"{name}.py" for part, _, name in parts if part == suite]
 
 
+def _modules(root: Path, *, gpus: bool) -> list[str]:
+    """The modules of tests/container; those that need a GPU only with `gpus`."""
+    names = sorted(path.name for path in (root / "tests" / "container").glob("test_*.py"))
+    return [name for name in names if gpus or not name.startswith(_GPU_MODULE)]
+
+
 def _suite_files(root: Path) -> dict[str, bytes]:
-    """The suite's files: checks, benchmark cases, and arch.py, which judges machine code."""
-    files = {**_files(root, "tests/container"), **_files(root, "scripts/bench")}
+    """The files inside: checks, benchmark cases, and arch.py, which judges machine code."""
+    folders = ("tests/container", "tests/programs", "scripts/bench")
+    files = {name: data for folder in folders for name, data in files_below(root, folder).items()}
     for name in ("__init__.py", "arch.py"):
         files[f"torch_images/{name}"] = (PACKAGE / name).read_bytes()
     return files
 
 
-def _files(root: Path, below: str) -> dict[str, bytes]:
+def files_hash(files: Mapping[str, bytes]) -> str:
+    """SHA-256 of files by name and content, in hexadecimal."""
+    digest = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def files_below(root: Path, below: str) -> dict[str, bytes]:
     """All files below a folder by path relative to `root`, without bytecode."""
     paths = [p for p in (root / below).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(paths)}

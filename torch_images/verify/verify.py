@@ -1,7 +1,7 @@
 """A built image -> a report of its checks.
 
-Two suites check it, see suites.py: tests/image from outside, tests/container inside. Both compare
-it with one claim, derived from the matrix and the lock. The report is stored by digest.
+Suites check it, see suites.py: tests/image from outside, tests/container inside. They compare it
+with one claim, derived from the matrix and the lock. The report is stored by digest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.verify.suites import Check, Progress, examine, suite_hash
+from torch_images.verify.programs import Record
+from torch_images.verify.suites import Check, Progress, Subject, examine, suite_hash
+from torch_images.verify.unchanged import CHECK, unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """The result of verifying one image. `suite` identifies the checks and their claim.
 
-    `emulated` says whether an emulator ran the image, because the machine has another processor.
+    `processor_seconds` is the time of all processors, without that of the engine itself. `emulated`
+    says whether an emulator ran the image, because the machine has another processor.
     """
 
     digest: str
@@ -43,6 +46,7 @@ class VerifyReport:
     checks: tuple[Check, ...]
     observed: Mapping[str, str]
     seconds: float
+    processor_seconds: float = 0.0
     emulated: bool = False
 
     @property
@@ -138,10 +142,10 @@ def verify(
 
     With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
     return a passing report of the same digest, checks and claim instead. With `fresh`, use nothing
-    of an earlier verification, not even the lists of machine code that verify/listings.py caches.
-    `progress` gets the share of checks that are done.
+    of an earlier verification of the same bytes: not the report, the lists of machine code of
+    listings.py, nor the results of unchanged.py. `progress` gets the share of checks that are done.
     """
-    started = time.monotonic()
+    started, used = time.monotonic(), _processor_seconds()
     info = engine.inspect(image)
     expected = claim_of(config, plan, info)
     suite = suite_hash(workspace.root, expected)
@@ -152,28 +156,42 @@ def verify(
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    checks, observed = examine(
-        info,
-        expected,
-        workspace,
+    record = Record(workspace, expected, emulated=emulated)
+    subject = Subject(
+        info=info,
+        wanted=expected,
+        workspace=workspace,
         engine=engine,
         run=run,
         gpus=gpus,
         emulated=emulated,
         fresh=fresh,
-        progress=progress,
+        unchanged=unchanged(info, workspace, engine, fresh=fresh),
     )
+    found = examine(subject, programs=not record.exists(), progress=progress)
+    outcomes = {check.name: check.outcome for check in found.checks}
+    if outcomes.get(CHECK) == "passed":
+        subject.unchanged.passed(info.id)
+    programs = {outcome for name, outcome in outcomes.items() if name.startswith("programs/")}
+    if programs and "failed" not in programs:
+        record.keep(info.id)
     report = VerifyReport(
         digest=info.id,
         id=plan.spec.id,
         suite=suite,
-        checks=checks,
-        observed=observed,
+        checks=found.checks,
+        observed=found.observed,
         seconds=round(time.monotonic() - started, 1),
+        processor_seconds=round(_processor_seconds() - used + found.processor_seconds, 1),
         emulated=emulated,
     )
     write_report(report, workspace)
     return report
+
+
+def _processor_seconds() -> float:
+    """Seconds of processor of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def require(report: VerifyReport) -> None:

@@ -1,0 +1,64 @@
+"""What the start and the shells give a process with torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+
+PRINT_SETTINGS = """
+import json, torch
+matmul = torch.backends.cuda.matmul
+print(json.dumps({
+    "precision": torch.get_float32_matmul_precision(),
+    "allowed": matmul.allow_tf32,
+    "matmul": getattr(matmul, "fp32_precision", "none"),
+    "convolutions": torch.backends.cudnn.allow_tf32,
+    "expandable": torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"],
+}))
+"""
+
+
+def test_without_the_profile_torch_has_its_own_settings() -> None:
+    """tests/image/test_start.py has those with it."""
+    done = subprocess.run(
+        ["torch-entrypoint", "python", "-c", PRINT_SETTINGS],
+        env={**os.environ, "TORCH_IMAGE_QUIET": "1", "TORCH_IMAGE_PROFILE": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "precision": "highest",
+        "allowed": False,
+        "matmul": "none",
+        "convolutions": True,
+        "expandable": False,
+    }
+
+
+def test_any_bash_of_sshd_finds_the_environment() -> None:
+    """A platform's sshd starts `bash -c python` with its own environment, and no login shell.
+
+    bash takes itself for a child of sshd by SSH_CLIENT, and then reads /etc/bash.bashrc.
+    """
+    show = (
+        "import json, os, sys, torch; names = ('PIP_CONSTRAINT', 'TORCH_IMAGE_TF32');"
+        "print(json.dumps([sys.prefix, *(os.environ[n] for n in names)]))"
+    )
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"python -c {shlex.quote(show)}"],
+        env={"HOME": "/root", "PATH": "/usr/bin:/bin", "SSH_CLIENT": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # torch's oneDNN says so in an emulator of an Arm processor, which lacks that register.
+    said = [line for line in done.stderr.splitlines() if "MIDR_EL1" not in line]
+    assert (done.returncode, said) == (0, [])
+    assert json.loads(done.stdout) == [
+        "/opt/venv", "/usr/share/torch-images/constraints.txt", "1",
+    ]  # fmt: skip

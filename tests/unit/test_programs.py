@@ -1,0 +1,98 @@
+"""When the project's own programs run in an image: once for each torch and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.verify.programs import Record
+
+FILES = (
+    "tests/programs/test_precision.py",
+    "tests/container/processes.py",
+    "tests/container/test_arch.py",
+    "scripts/bench/cases.py",
+    "scripts/image/runtime/after_torch.py",
+)
+CLAIM: dict[str, Any] = {
+    "torch": "2.14.1+cu130",
+    "python": "3.13",
+    "system": "debian trixie",
+    "platform": "linux/amd64",
+    "packages": {"torch": "2.14.1", "pip": "26.0", "sympy": "1.14"},
+    "locks": {"wheel-cu130.txt": "one"},
+    "id": "cu130",
+}
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return Workspace(root=tmp_path, cache=tmp_path / "cache", network=Network(), locks=tmp_path)
+
+
+def exists(space: Workspace, claim: Mapping[str, Any] = CLAIM, *, emulated: bool = False) -> bool:
+    return Record(space, claim, emulated=emulated).exists()
+
+
+def keep(space: Workspace, *, emulated: bool = False) -> None:
+    Record(space, CLAIM, emulated=emulated).keep("sha256:1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "cu130-sm90"},
+        {"packages": {**CLAIM["packages"], "sympy": "1.15"}},
+        {"locks": {"wheel-cu130.txt": "two"}},
+    ],
+    ids=str,
+)
+def test_other_images_of_a_torch_have_its_record(space: Workspace, change: dict[str, Any]) -> None:
+    assert not exists(space, {**CLAIM, **change})
+    keep(space)
+    assert exists(space, {**CLAIM, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"torch": "2.15.0+cu130"},
+        {"python": "3.14"},
+        {"system": "debian forky"},
+        {"platform": "linux/arm64"},
+        {"packages": {**CLAIM["packages"], "pip": "27.0"}},
+        {"packages": {**CLAIM["packages"], "flash-attn-4": "4.0"}},
+        {"locks": {"source-torch.txt": "a commit"}},
+    ],
+    ids=str,
+)
+def test_what_has_no_record_yet(space: Workspace, change: dict[str, Any]) -> None:
+    keep(space)
+    assert not exists(space, {**CLAIM, **change})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_change_of_tests_or_hook_has_no_record(space: Workspace, name: str) -> None:
+    """But checks that each image passes by itself are no part of it."""
+    keep(space)
+    (space.root / name).write_text("changed")
+    assert exists(space) is (name == "tests/container/test_arch.py")
+
+
+def test_an_emulator_proves_nothing_for_a_processor(space: Workspace) -> None:
+    keep(space, emulated=True)
+    assert exists(space, emulated=True)
+    assert not exists(space)
+
+
+def test_a_processor_proves_it_for_an_emulator(space: Workspace) -> None:
+    keep(space)
+    assert exists(space, emulated=True)

@@ -1,0 +1,57 @@
+"""Whether the project's programs were tested with the torch and the Python of an image.
+
+What tests/programs checks is equal in all images with the same torch, Python and system, so it runs
+once for each of them. A passed run leaves a record in the cache. An image without one, such as that
+of a fork's torch or of another Python, runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch_images.host.cache import Part, used, write
+from torch_images.host.workspace import Workspace
+from torch_images.verify.suites import files_below, files_hash
+
+# Packages beside torch that tests/programs looks at, where an image has them.
+_PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "pip", "setuptools", "triton")
+# The tests, what they share with other checks, and what of ours is at work in an image.
+_FILES = ("tests/programs", "tests/container", "scripts/bench", "scripts/image")
+_OF_IMAGES = "tests/container/test_"
+
+
+class Record:
+    """The record of a passed run for an image with a claim."""
+
+    def __init__(self, workspace: Workspace, wanted: Mapping[str, Any], *, emulated: bool) -> None:
+        facts = {name: wanted[name] for name in ("torch", "python", "system", "platform")}
+        facts["packages"] = {n: v for n, v in wanted["packages"].items() if n in _PACKAGES}
+        # Two trees of one version are two torches.
+        facts["sources"] = {n: t for n, t in wanted["locks"].items() if n.startswith("source-")}
+        facts["files"] = _files(workspace.root)
+        native = _path(workspace, facts)
+        # An emulator skips checks: its run proves nothing for a real processor.
+        self._own = _path(workspace, facts | {"emulated": True}) if emulated else native
+        self._valid = dict.fromkeys([self._own, native])
+
+    def exists(self) -> bool:
+        """Whether there was such a run, on this processor or, for an emulator, on a real one."""
+        return any(used(path).exists() for path in self._valid if path.exists())
+
+    def keep(self, digest: str) -> None:
+        """Record that the run passed in an image."""
+        write(self._own, f"{digest}\n")
+
+
+def _files(root: Path) -> str:
+    files = {n: data for folder in _FILES for n, data in files_below(root, folder).items()}
+    return files_hash({n: data for n, data in files.items() if not n.startswith(_OF_IMAGES)})
+
+
+def _path(workspace: Workspace, facts: Mapping[str, Any]) -> Path:
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return workspace.cache / Part.PROGRAMS / key
