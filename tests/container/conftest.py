@@ -19,14 +19,16 @@ import torch
 _FILE = os.environ.get("TORCH_IMAGES_EXPECTED")
 EXPECTED: dict[str, Any] | None = json.loads(Path(_FILE).read_text()) if _FILE else None
 
-# What torch took from the start's variables, before a check changes it.
-SETTINGS: dict[str, Any] = {
-    "precision": torch.get_float32_matmul_precision(),
-    "allowed": torch.backends.cuda.matmul.allow_tf32,
-    "matmul": getattr(torch.backends.cuda.matmul, "fp32_precision", None),
-    "convolutions": torch.backends.cudnn.allow_tf32,
-    "expandable": torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"],
-}
+# What torch takes from the variables of an image's start, before a check changes it.
+SETTINGS: dict[str, Any] = {}
+if EXPECTED:
+    SETTINGS = {
+        "precision": torch.get_float32_matmul_precision(),
+        "allowed": torch.backends.cuda.matmul.allow_tf32,
+        "matmul": getattr(torch.backends.cuda.matmul, "fp32_precision", None),
+        "convolutions": torch.backends.cudnn.allow_tf32,
+        "expandable": torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"],
+    }
 
 EMULATED = bool(os.environ.get("TORCH_IMAGES_EMULATED"))
 

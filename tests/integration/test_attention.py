@@ -1,6 +1,6 @@
 """FlashAttention-4 behind the torch of a real image, without a GPU and without FlashAttention-4.
 
-`verify` runs tests/container/test_attention.py in images that have both. This runs it in the image
+`verify` runs tests/programs/test_attention.py in an image that has both. This runs it in the image
 that the tests build anyway, so that each change is checked against a real torch.
 """
 
@@ -16,7 +16,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 
 SOURCE = ROOT / "scripts" / "image" / "attention"
-CHECKS = ("pytest.ini", "conftest.py", "test_attention.py")
+CHECKS = ("container/pytest.ini", "container/conftest.py", "programs/test_attention.py")
 
 
 def test_torchs_operators_lead_to_it(
@@ -26,7 +26,7 @@ def test_torchs_operators_lead_to_it(
     (tmp_path / "checks").mkdir()
     shutil.copytree(SOURCE, tmp_path / "torch_image_attention")
     for name in CHECKS:
-        shutil.copy(ROOT / "tests" / "container" / name, tmp_path / "checks")
+        shutil.copy(ROOT / "tests" / name, tmp_path / "checks")
     tools = install_tools("tools-verify", workspace, Runner())
     folders = {str(tmp_path): "/plug", str(tools): "/tools"}
     done = engine.run(

@@ -223,14 +223,8 @@ def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> N
         failed = {check.name for check in seen(compiling, tag, engine) if check.outcome == "failed"}
         # The rest of the suite is what a stand-in cannot do: be torch, or have pip.
         assert {name.rpartition("/")[2] for name in failed} == {
-            "test_any_bash_of_sshd_finds_the_environment",  # TF32 cannot be set, and a line says so
             "test_bill_of_materials_names_known_licences",
-            "test_pip_refuses_another_torch",
-            "test_profile_is_in_force[off]",
-            "test_profile_is_in_force[on]",
             "test_python_is_the_environments",
-            "test_summary",
-            "test_torch_works_for_any_user",
         }
     finally:
         engine.untag(tag)

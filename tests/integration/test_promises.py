@@ -55,7 +55,7 @@ BREAKAGES = {
         "image/test_compat/test_start_has_bytecode"
     ),
     "RUN sed -i 's/TF32.: .1/TF32\": \"0/' /usr/local/lib/torch-images/defaults.py": (
-        "image/test_start/test_profile_is_in_force"
+        "container/test_start/test_profile_is_in_force"
     ),
     # Without machine code. The image below has the library that an earlier verification has listed.
     f"RUN cd {SITE}/torch/lib && cp libc10.so libtorch_cuda_linalg.so": (

@@ -21,7 +21,7 @@ print(json.dumps({
 
 
 def test_without_the_profile_torch_has_its_own_settings() -> None:
-    """tests/image/test_start.py has those with it."""
+    """tests/container/test_start.py has those with it."""
     done = subprocess.run(
         ["torch-entrypoint", "python", "-c", PRINT_SETTINGS],
         env={**os.environ, "TORCH_IMAGE_QUIET": "1", "TORCH_IMAGE_PROFILE": "off"},

@@ -1,7 +1,7 @@
 """What waits for `import torch`: it must never stop the import, nor run twice, nor be missed.
 
 Each program runs in a Python of its own, with a folder in place of torch. The real one is in
-tests/container/test_precision.py.
+tests/programs/test_precision.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """scripts/bench without a GPU: its list, and what it writes, as `invoke` reads it.
 
 A stand-in for torch counts time. That operations are counted right is checked inside images, where
-the real torch counts them (tests/container/test_bench.py).
+the real torch counts them (tests/programs/test_bench.py).
 """
 
 from __future__ import annotations

@@ -134,8 +134,9 @@ def examine(
         chosen = inside or _modules(workspace.root, gpus=bool(gpus))
         parts = shards(chosen) if gpus and parallel > 1 else [tuple(chosen)]
         jobs += [partial(_inside, subject, "container", part) for part in parts]
-    if programs:
-        jobs.append(partial(_inside, replace(subject, gpus=()), "programs", ()))
+    chosen = _chosen(modules, "programs")
+    if programs or chosen:
+        jobs.append(partial(_inside, replace(subject, gpus=()), "programs", chosen))
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
