@@ -196,6 +196,13 @@ def test_an_index_has_no_layers(space: Workspace) -> None:
     assert look(image, space) == NOTHING
 
 
+@pytest.mark.parametrize("name", ["layer.json", "files.json"])
+def test_a_damaged_layer_of_the_cache_is_read(space: Workspace, name: str) -> None:
+    look(engine(), space).passed("sha256:1")
+    (space.cache / Part.LAYERS / "0" / name).write_text("{")
+    assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
+
+
 def test_the_list_of_a_layer_that_an_older_version_packed(space: Workspace) -> None:
     import zstandard
 
