@@ -21,7 +21,7 @@ class Draft:
 
     locks: Path
     folder: Path
-    before: Mapping[str, bytes]
+    before: dict[str, bytes]
 
     def changed(self) -> tuple[str, ...]:
         """The names of the files that the draft changes, adds or removes, sorted."""
