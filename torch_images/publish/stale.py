@@ -8,7 +8,7 @@ are tested; layers that the next images share stay until the disk is needed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +27,6 @@ from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
-from torch_images.layers.make import cached
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.maintain import gc
@@ -178,15 +177,17 @@ class StaleRun:
         groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
         plans = [plan for group in groups for plan in group]
 
-        def short(have: Collection[str] = ()) -> bool:
-            needed = disk_needed(self.config, [image], have, small=small)
+        # Layers in the cache are not in the engine any more, once the images with them are gone.
+        needed = disk_needed(self.config, [image], small=small)
+
+        def short() -> bool:
             return shutil.disk_usage(root).free < needed
 
         if not short():
             return
         if previous:
             wait([previous])
-        if not short(cached(plans, cache)):
+        if not short():
             return
         parents = [
             gc.Item(name=name, size=0, used=parent.tagged, tag=name)
