@@ -33,21 +33,46 @@ def content(folder: Path) -> dict[str, str]:
 def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None:
     config = tmp_path / "images.yaml"
     config.write_text("old")
-    new.put({config: "edited"})
+    new.put({config: ("old", "edited")})
     assert content(new.locks) == {
         "a.txt": "new", "c.yaml": "c.yaml", "d.txt": "more", "notes.md": "notes.md",
     }  # fmt: skip
     assert (new.locks / "a.txt").stat().st_mode & 0o777 == 0o640
     assert config.read_text() == "edited"
-    assert new.changed() == ()
+    room = tmp_path / "again"
+    room.mkdir()
+    assert draft(new.locks, room).changed() == ()
 
 
 def test_nothing_changes_if_one_file_cannot_be_written(new: Draft, tmp_path: Path) -> None:
     before = content(new.locks)
     with pytest.raises(FileNotFoundError):
-        new.put({tmp_path / "absent" / "images.yaml": "edited"})
+        new.put({tmp_path / "absent" / "images.yaml": ("", "edited")})
     assert content(new.locks) == before
     (new.locks / "d.txt").mkdir()
     with pytest.raises(LockError, match=r"locks/d\.txt is a folder; move it away"):
         new.put({})
     assert content(new.locks) == before
+
+
+def test_what_another_run_writes_meanwhile_stays(new: Draft) -> None:
+    (new.locks / "c.yaml").write_text("theirs")
+    (new.locks / "e.txt").write_text("theirs")
+    new.put({})
+    assert content(new.locks) == {
+        "a.txt": "new", "c.yaml": "theirs", "d.txt": "more", "e.txt": "theirs", "notes.md": "notes.md",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a.txt", "b.txt", "d.txt", "images.yaml"])
+def test_a_file_that_two_runs_change_is_the_first_one_s(
+    new: Draft, tmp_path: Path, name: str
+) -> None:
+    config = tmp_path / "images.yaml"
+    config.write_text("old")
+    (config if name == config.name else new.locks / name).write_text("theirs")
+    before = content(new.locks)
+    with pytest.raises(LockError, match=rf"{name} was changed while this run .*; run it again"):
+        new.put({config: ("old", "edited")})
+    assert content(new.locks) == before
+    assert config.read_text() == ("theirs" if name == config.name else "old")

@@ -117,6 +117,23 @@ def test_a_line_replaces_one_of_the_same_image_and_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("commits", "found"),
+    [
+        (("", "a" * 40), "a" * 40),
+        ((f"{'a' * 40}-dirty", "b" * 40), "b" * 40),
+        ((f"{'a' * 40}-dirty", ""), f"{'a' * 40}-dirty"),
+        (("", ""), ""),
+    ],
+)
+def test_the_commit_of_inputs(tmp_path: Path, commits: tuple[str, str], found: str) -> None:
+    """The first line is of another image, and has another commit."""
+    other = replace(LINE, image=OLDER, inputs="b" * 64, commit="c" * 40)
+    lines = [replace(one, commit=c) for one, c in zip((LINE, ON_H100), commits, strict=True)]
+    ledger.write(tmp_path, [other, *lines])
+    assert ledger.commit_of(tmp_path, f"sha256:{LINE.inputs}") == found
+
+
+@pytest.mark.parametrize(
     ("number", "old", "new"),
     [
         (1, "image,inputs", "inputs,image"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,9 +58,27 @@ def test_a_commit_comes_from_here_or_a_trusted_place(
 def test_a_checkout_is_copied_without_what_is_made_in_it(
     workspace: Workspace, tmp_path: Path
 ) -> None:
-    _copy(workspace.root, tmp_path / "copy")
-    assert (tmp_path / "copy" / "scripts" / "build").is_dir()
-    assert not [name for name in ("build", ".git") if (tmp_path / "copy" / name).exists()]
+    room = workspace.root / "tmp"  # TMPDIR may be in the checkout
+    room.mkdir()
+    _copy(workspace, room / "copy")
+    assert (room / "copy" / "scripts" / "build").is_dir()
+    assert not [name for name in ("build", ".git", "tmp") if (room / "copy" / name).exists()]
+
+
+def test_a_copy_has_the_images_and_locks_in_use(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--config may name a file outside the checkout, with its locks beside it."""
+    mine = tmp_path / "mine"
+    for folder, text in ((workspace.root, "the project's"), (mine, "mine")):
+        (folder / "locks").mkdir(parents=True)
+        (folder / "images.yaml").write_text(text)
+        (folder / "locks" / f"{folder.name}.txt").write_text(text)
+    monkeypatch.setenv("TORCH_IMAGES_CONFIG", str(mine / "images.yaml"))
+    copy = tmp_path / "room" / "copy"
+    _copy(replace(workspace, locks=mine / "locks"), copy)
+    assert (copy / "images.yaml").read_text() == "mine"
+    assert [path.name for path in (copy / "locks").iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize(

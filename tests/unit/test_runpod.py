@@ -221,6 +221,10 @@ def test_the_readme_says_for_which_machines_it_is(config: Config, root: Path) ->
     text = readme(config, plain, body(config, plain))
     assert f"| Machines | CUDA {NEWER.replace(' ', ', ')} |" in text
     assert "for older ones, with NVIDIA's compat library, is torch-cu130:pod-compat. " in text
+    other = pod_image(config, root, "13.2")  # the catalogue has no such image with the library
+    text = readme(config, other, body(config, other))
+    assert "compat" not in text
+    assert "one of these versions; older ones have a driver too old. " in text
     template = body(config, compat)
     assert template["name"] == "torch-images/torch-cu130:pod-compat"
     text = readme(config, compat, template)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
+from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
 from torch_images.errors import (
@@ -253,7 +254,6 @@ class FullDisk:
         night.engine.root = folder
         usage = shutil.disk_usage(folder)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=self.free()))
-        monkeypatch.setattr(stale, "cached", lambda *_: {})  # the layers are empty folders
 
     def free(self) -> int:
         left = len(self.night.engine.tags("torch-images-parent:")) + len(self.layers())
@@ -321,19 +321,20 @@ def test_a_cache_on_another_disk_stays(night: Night, full: FullDisk) -> None:
     assert len(full.layers()) == 3
 
 
-def test_cached_layers_need_no_room(
+def test_layers_in_the_cache_are_not_in_the_engine(
     night: Night, full: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The build says the same: nothing is removed if it would be content."""
-    monkeypatch.setattr(stale, "cached", lambda plans, _: {plan.key: "" for plan in plans})
+    """They were taken for unpacked, so nothing was removed, and the disk filled up."""
+    whole = disk_needed(night.config, [planned(night.config, night.root)])
 
-    def needed(_: Config, __: object, have: Collection[str] = (), *, small: bool) -> int:
-        assert not small
-        return 0 if have else 10**12
+    def needed(*words: Any, **options: Any) -> int:
+        found = disk_needed(*words, **options)
+        assert found == whole
+        return found
 
     monkeypatch.setattr(stale, "disk_needed", needed)
     night.outcomes(RUNTIME)
-    assert freed(night) == []
+    assert freed(night) != []
 
 
 @pytest.mark.usefixtures("full")

@@ -155,6 +155,17 @@ def test_a_layer_of_which_one_file_is_replaced_above_is_read(space: Workspace) -
     assert look(derived, space).wheels == ("triton-3.0.dist-info",)
 
 
+@pytest.mark.parametrize("below", [0, 3])
+def test_a_file_that_is_replaced_through_a_link(space: Workspace, below: int) -> None:
+    """The link is in the base or above the wheels; no path of the layer is one of a wheel."""
+    first, through = engine(), TORCH[0].replace("venv/lib", "venv/lib64")
+    look(first, space).passed(first.image.id)
+    layers = [tar("usr/bin/env"), tar(*TORCH), tar(*TRITON), tar("etc/one"), tar(through)]
+    assert look(Layers(layers), space).wheels == BOTH  # a folder of its own
+    layers[below] = tar("opt/venv/lib64")
+    assert look(Layers(layers), space) == NOTHING
+
+
 def test_a_layer_whose_file_is_hidden_has_not_passed(space: Workspace) -> None:
     """The file that was read is of the layer above."""
     derived = engine(tar(TORCH[0]))
@@ -175,11 +186,11 @@ def test_layers_from_elsewhere_are_read(space: Workspace) -> None:
     assert compiled.opened == 0
 
 
-def test_each_layer_above_is_opened_once(space: Workspace) -> None:
+def test_each_other_layer_is_opened_once(space: Workspace) -> None:
     image = engine(tar("etc/one"), tar("etc/two"))
     look(image, space)
     look(image, space)
-    assert image.opened == 2
+    assert image.opened == 3
 
 
 def test_an_engine_that_does_not_show_its_layers(space: Workspace) -> None:
@@ -194,6 +205,13 @@ def test_an_index_has_no_layers(space: Workspace) -> None:
     image.stored[digest(index)] = index
     image.image = replace(image.image, id=digest(index))
     assert look(image, space) == NOTHING
+
+
+@pytest.mark.parametrize("name", ["layer.json", "files.json"])
+def test_a_damaged_layer_of_the_cache_is_read(space: Workspace, name: str) -> None:
+    look(engine(), space).passed("sha256:1")
+    (space.cache / Part.LAYERS / "0" / name).write_text("{")
+    assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
 
 
 def test_the_list_of_a_layer_that_an_older_version_packed(space: Workspace) -> None:

@@ -392,6 +392,16 @@ def test_nothing_is_released_after_a_failure(
     assert runner(step["run"], COUNT=count, RESULTS=said).returncode == code
 
 
+def test_a_release_leaves_its_clone_clean() -> None:
+    """The push writes the commit into the datasheet, "-dirty" beside a file that git does not know."""
+    run = next(
+        s["run"] for s in steps(GITHUB / "workflows" / "release.yml") if s.get("id") == "push"
+    )
+    [file] = re.findall(r"inv push .*>(\S+)", run)
+    ignored = ["git", "-C", str(ROOT), "check-ignore", "--no-index", "--quiet", file]
+    assert subprocess.run(ignored, check=False).returncode == 0
+
+
 def test_a_release_takes_nothing_from_a_cache() -> None:
     """Every branch of the repository can fill a cache: what it put there would be signed as ours."""
     release = json.dumps(read(GITHUB / "workflows" / "release.yml"))

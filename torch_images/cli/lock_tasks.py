@@ -145,7 +145,7 @@ def _write(
             identities(after, verb.ROOT, new.folder),
         )
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
-        new.put({path: text} if text != old else {})
+        new.put({path: (old, text)} if text != old else {})
     print("\n".join(lines) or "nothing to add: locks/ has all that images.yaml asks for")
     if decide := [*review(before, after, plans), *notes]:
         print("\nTo review:\n" + "\n".join(f"- {line}" for line in decide))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,6 +13,8 @@ from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, cast
+
+from zstandard import ZstdError
 
 from torch_images import jsondoc
 from torch_images.errors import BuildError
@@ -116,12 +119,16 @@ def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
 
 
 def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[str, ...]]:
-    """The paths of the files of layers that the cache has, by diff id."""
+    """The paths of the files of layers that the cache has, by diff id.
+
+    A layer that is damaged, or removed meanwhile, counts as absent.
+    """
     found = {}
     for path in (cache / Part.LAYERS).glob("*/layer.json"):
-        diff_id = jsondoc.parse(path.read_bytes())["diff_id"]
-        if diff_id in diff_ids:
-            found[diff_id] = _files(path.parent)
+        with contextlib.suppress(OSError, ValueError, ZstdError, tarfile.TarError):
+            diff_id = jsondoc.member(jsondoc.parse(path.read_bytes()), "diff_id", kind=str)
+            if diff_id in diff_ids:
+                found[diff_id] = _files(path.parent)
     return found
 
 

@@ -14,29 +14,39 @@ from torch_images.interrupts import held_back
 
 @dataclass(frozen=True)
 class Draft:
-    """Locks that are being written: `folder` is a copy of `locks`, the project's own."""
+    """Locks that are being written: `folder` is a copy of `locks`, the project's own.
+
+    `before` has what `locks` had then, by name.
+    """
 
     locks: Path
     folder: Path
+    before: dict[str, bytes]
 
     def changed(self) -> tuple[str, ...]:
-        """The names of the files that differ, sorted; also of those that only one folder has."""
-        ours, theirs = _texts(self.folder), _texts(self.locks)
-        return tuple(sorted(n for n in ours | theirs if ours.get(n) != theirs.get(n)))
-
-    def put(self, more: Mapping[Path, str]) -> None:
-        """Make the project's locks those of the draft, and write other files with these texts.
-
-        Nothing changes if one file cannot be written. Raises LockError if a folder has its name.
-        """
+        """The names of the files that the draft changes, adds or removes, sorted."""
         ours = _texts(self.folder)
-        new = {self.locks / name: ours[name] for name in self.changed() if name in ours}
-        new |= {path: text.encode() for path, text in more.items()}
-        gone = [self.locks / name for name in self.changed() if name not in ours]
+        return tuple(sorted(n for n in ours | self.before if ours.get(n) != self.before.get(n)))
+
+    def put(self, more: Mapping[Path, tuple[str, str]]) -> None:
+        """Bring the changes of the draft into the project's locks, and those of other files.
+
+        `more` has the text that such a file had, and the new one. What others have changed since
+        stays: raises LockError if that is one of these files, and if a folder has the name of one.
+        Nothing changes after an error.
+        """
+        ours, theirs, changed = _texts(self.folder), _texts(self.locks), self.changed()
+        new = {self.locks / name: ours[name] for name in changed if name in ours}
+        new |= {path: text.encode() for path, (_, text) in more.items()}
+        gone = [self.locks / name for name in changed if name not in ours]
+        others = [f"locks/{name}" for name in changed if theirs.get(name) != self.before.get(name)]
+        others += [path.name for path, (old, _) in more.items() if _text(path) != old.encode()]
         partial = {path.with_name(f".{path.name}.partial"): path for path in new}
         for path in new:
             if path.is_dir():
                 raise LockError(f"locks/{path.name} is a folder", "move it away")
+        if others:
+            raise LockError(f"{others[0]} was changed while this run resolved it", "run it again")
         self.locks.mkdir(parents=True, exist_ok=True)
         try:
             for file, path in partial.items():
@@ -57,13 +67,18 @@ def draft(locks: Path, room: Path) -> Draft:
     """A new draft of the locks in a folder, inside the folder `room`."""
     folder = room / "locks"
     folder.mkdir()
-    for name, text in _texts(locks).items():
+    before = _texts(locks)
+    for name, text in before.items():
         (folder / name).write_bytes(text)
-    return Draft(locks, folder)
+    return Draft(locks, folder, before)
 
 
 def _texts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in _files(folder)}
+
+
+def _text(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -37,6 +37,18 @@ class Contents:
                 folder = folder.rpartition("/")[0]
         return frozenset(found)
 
+    @cached_property
+    def entered(self) -> frozenset[str]:
+        """The folders that it has, and those on the way there."""
+        return self.ways - self.files
+
+    def through(self, other: Contents) -> bool:
+        """Whether it enters, as a folder, what another layer has as a link or a file.
+
+        The paths of its files are then not those that the files get.
+        """
+        return not other.files.isdisjoint(self.entered)
+
     def changes(self, below: Contents) -> bool:
         """Whether this layer replaces or hides a file of a layer below."""
         kept = below.ways.isdisjoint(self.files) and below.ways.isdisjoint(self.removed)

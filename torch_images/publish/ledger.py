@@ -101,9 +101,12 @@ def _line(row: Sequence[str], number: int) -> Line:
 
 
 def commit_of(root: Path, inputs: str) -> str:
-    """The commit that an image with these inputs ("sha256:...") was built from; "" if unknown."""
-    commits = (line.commit for line in read(root) if f"sha256:{line.inputs}" == inputs)
-    return next((commit for commit in commits if commit), "")
+    """The commit that an image with these inputs ("sha256:...") was built from; "" if unknown.
+
+    One without uncommitted files is preferred.
+    """
+    lines = (line for line in read(root) if line.commit and f"sha256:{line.inputs}" == inputs)
+    return min((line.commit for line in lines), key=lambda c: c.endswith("-dirty"), default="")
 
 
 def write(root: Path, lines: Iterable[Line]) -> None:

@@ -216,8 +216,10 @@ def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
     spec, allowed = image.spec, ", ".join(template["allowedCudaVersions"])
     older = "it uses NVIDIA's compat library where the driver is older than its CUDA version"
     if not spec.compat:
-        other = f"{spec.repository}:{short(config, replace(spec, compat=True))}"
-        older = f"the image for older ones, with NVIDIA's compat library, is {other}"
+        sister = replace(spec, compat=True)
+        other = f"the image for older ones, with NVIDIA's compat library, is {spec.repository}:"
+        other += short(config, sister)
+        older = other if of_the_project(config, sister) else "older ones have a driver too old"
     rows = [*image.versions, ("Image", f"`{template['image']}`"), ("Machines", f"CUDA {allowed}")]
     facts = "\n".join(table(["", ""], rows))
     return (

@@ -31,13 +31,14 @@ from torch_images.locks.image_lock import ImageLock, image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
 from torch_images.platforms import native
+from torch_images.project import config_file
 from torch_images.verify.identify import carried_lock, spec_of
 
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
 
 # Output at the top of the project's folder, which is not part of a checkout.
 _CACHES = (".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
-_LEFT_BEHIND = (".git", ".venv", "build", *_CACHES)
+_LEFT_BEHIND = (".git", ".venv", "build", "dist", *_CACHES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def reproduce(
         if commit:
             _check_out(commit, root, workspace, source, run)
         else:
-            _copy(workspace.root, root)
+            _copy(workspace, root)
         committed = _is_committed(config, target, root)
         options = _options(lock, parse(image_labels.compression or Compression.FAST))
         started = time.monotonic()
@@ -159,14 +160,24 @@ def _require_commit(image: str, commit: str) -> None:
         )
 
 
-def _copy(source: Path, root: Path) -> None:
-    """Put the files of a checkout into `root`, committed or not."""
-    shutil.copytree(
-        source,
-        root,
-        symlinks=True,
-        ignore=lambda folder, _: _LEFT_BEHIND if Path(folder) == source else (),
-    )
+def _copy(workspace: Workspace, root: Path) -> None:
+    """Put the files of this checkout into `root`, committed or not.
+
+    images.yaml and locks/ are those in use, which may be elsewhere.
+    """
+    source, room = workspace.root, root.parent.absolute()
+
+    def left(folder: str, names: list[str]) -> list[str]:
+        top = Path(folder) == source
+        return [n for n in names if (top and n in _LEFT_BEHIND) or Path(folder, n) == room]
+
+    shutil.copytree(source, root, symlinks=True, ignore=left)
+    images = config_file(source)
+    if images != source / "images.yaml":
+        shutil.copyfile(images, root / "images.yaml")
+    if workspace.locks != source / "locks":
+        shutil.rmtree(root / "locks", ignore_errors=True)
+        shutil.copytree(workspace.locks, root / "locks")
 
 
 def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:

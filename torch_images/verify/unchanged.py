@@ -2,7 +2,8 @@
 
 A layer is immutable. If its files passed, they pass in each image in which no layer above it
 replaces or hides one of them. What a layer changes is read from the layer itself: a layer of wheels
-is in the cache, packed here, and the few above it are read from the engine.
+is in the cache, packed here, and the few others are read from the engine. That of the base is, too,
+because of its links: where a layer enters one, all files are read.
 """
 
 from __future__ import annotations
@@ -61,13 +62,16 @@ def unchanged(
     }
     if not wheels_of:
         return NOTHING
-    upper = info.layers[min(map(info.layers.index, wheels_of)) :]
     try:
-        others = _contents(info, set(upper) - wheels_of.keys(), workspace.cache, engine)
+        others = _contents(info, set(info.layers) - wheels_of.keys(), workspace.cache, engine)
     except EngineError:  # a remote engine with its blobs elsewhere, or without some
         return NOTHING
+    every = {**wheels_of, **others}.values()
+    # Engines write no such layers, but other programs can.
+    if any(one.through(other) for one in others.values() for other in every if one is not other):
+        return NOTHING
     layers, wheels, above = [], [], list[Contents]()
-    for layer in reversed(upper):
+    for layer in reversed(info.layers):
         own = wheels_of.get(layer)
         if own and not any(each.changes(own) for each in above):
             kept = _kept(layer, workspace)
