@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -50,6 +51,31 @@ def images(config: Config, root: Path) -> tuple[ImagePlan, ImagePlan]:
     """The default image for both platforms, with its Dockerfile."""
     amd, arm = plan_images(config, specs(config), root, root / "locks")
     return amd, arm
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_bytecode_is_made_by_the_python_of_the_image(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """The engine's own base is faster than an emulator, if it has the same Python."""
+    spec = choose(config, platform=ARM64.name)
+    lock = read_debs(root / "locks" / "base-trixie-arm64.txt")
+    if not same:
+        older = tuple(
+            dataclasses.replace(deb, version="3.13.0-1")
+            if deb.name == "python3.13-minimal"
+            else deb
+            for deb in lock.debs
+        )
+        lock = dataclasses.replace(lock, debs=older)
+    own, native_base = (
+        ReadyBase(lock=lock, contexts={}, digest=name) for name in ("own", "native")
+    )
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    engine = cast("Engine", SimpleNamespace(platform=lambda: AMD64))
+    preparer = prepare.Preparer(config, workspace, BuildOptions(), FakeRunner(), engine)
+    monkeypatch.setattr(preparer, "base", lambda *_: native_base)
+    assert preparer._native(spec, own) is (native_base if same else own)
 
 
 def test_the_platform_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

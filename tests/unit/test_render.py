@@ -205,6 +205,25 @@ def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> Non
     assert len({context.digest, *(each.digest for each in others)}) == len(others) + 1
 
 
+def test_the_identity_counts_what_other_entries_make_of_the_version(
+    config: Config, root: Path
+) -> None:
+    """The version leaves out the default base of a CUDA version, and is in a label and the SBOM."""
+    spec = choose(config, base="bookworm")
+    lock = lock_of(config, root, spec)
+    default = dataclasses.replace(spec, cuda=dataclasses.replace(spec.cuda, base="bookworm"))
+    assert render(config, default, lock, root).digest != render(config, spec, lock, root).digest
+
+
+def test_the_identity_counts_titles_of_layers(config: Config, root: Path) -> None:
+    """They are in the history of an image."""
+    spec = choose(config, arch="12.0")
+    lock = lock_of(config, root, spec)
+    titles = [p.title for plans in layer_plans(config, spec, lock).values() for p in plans]
+    beneath = render(config, spec, lock, root).beneath
+    assert [line.split(" ", 1)[1] for line in beneath[-len(titles) :]] == titles
+
+
 @given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
 def test_quoting_keeps_every_printable_text(text: str) -> None:
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build.render import Context, render
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import ImageSpec, version_text
 from torch_images.config.lock_requests import image_inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -116,11 +116,3 @@ def version(config: Config, image: ImagePlan) -> str:
     spec, ends = image.spec, ["unlocked"] if image.lock.unlocked else []
     ends += ["small"] if image.small else []
     return version_text(config, spec, image.identity[:12] + spec.platform.suffix, *ends)
-
-
-def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
-    """A version of an image: its axes but the platform, except defaults, then `ends`."""
-    source = spec.source.name if spec.source.name != config.defaults.source else ""
-    base = spec.base.name if spec.base.name != spec.cuda.base else ""
-    words = (spec.torch, spec.arch_name, source, spec.variant.name, base, spec.compat_word, *ends)
-    return "-".join(word for word in words if word)

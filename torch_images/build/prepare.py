@@ -169,14 +169,18 @@ class Preparer:
     def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
         """The base whose Python compiles the bytecode of an image for linux/arm64.
 
-        A base for the engine's own processor needs no emulator. Remote builders use the image's.
+        A base for the engine's own processor needs no emulator. It serves if its Python is the same
+        as the image's, for another one may make other bytecode. Remote builders use the image's.
         """
         if spec.platform == AMD64:
             return None
         if self._options.builder or not self._engine or spec.platform == self._engine.platform():
             return own
         same = replace(spec, platform=self._engine.platform())
-        return self.base(same.base, read_debs(base_input(same).path(self._workspace.locks)))
+        lock, python = read_debs(base_input(same).path(self._workspace.locks)), _python(spec.base)
+        if lock.versions().get(python) != own.lock.versions().get(python):
+            return own
+        return self.base(same.base, lock)
 
     def _compat(self, lock: DebLock) -> ReadyCompat:
         cache, network = self._workspace.cache, self._workspace.network
@@ -190,6 +194,11 @@ class Preparer:
 
     def _toolkit(self, lock: SourceLock) -> Path:
         return archive_folder(lock, cache=self._workspace.cache, network=self._workspace.network)
+
+
+def _python(base: Base) -> str:
+    """The Debian package with the interpreter of a base."""
+    return f"python{base.python}-minimal"
 
 
 def prepare_inputs(

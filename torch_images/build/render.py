@@ -23,7 +23,7 @@ from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.image import ImageSpec, short
+from torch_images.config.image import ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
@@ -62,8 +62,8 @@ class ContextFile:
 class Context:
     """Everything that BuildKit needs for an image, besides its named contexts (see supplies.py).
 
-    `beneath`: what decides the bytes below its steps: the recipe of the base, and the keys of the
-        layers of wheels, which are in a named context.
+    `beneath`: what decides other bytes than those of its steps: its version, as far as no hash is
+        in it, the recipe of the base, and key and title of each layer of wheels.
     `labels`: those that follow from the inputs, as pairs.
     """
 
@@ -135,11 +135,15 @@ def render(
     for module in ("__init__", "arch", "jobs") if compiled else ():  # imported by compile steps
         data = (PACKAGE / f"{module}.py").read_bytes()
         files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
-    keys = (p.key for plans in layer_plans(config, spec, lock).values() for p in plans)
+    plans = [plan for group in layer_plans(config, spec, lock).values() for plan in group]
     return Context(
         id=spec.id,
         files=tuple(files),
-        beneath=(*([] if lock.base.image else [BASE_RECIPE]), *keys),
+        beneath=(
+            version_text(config, spec),
+            *([] if lock.base.image else [BASE_RECIPE]),
+            *(f"{plan.key} {plan.title}" for plan in plans),
+        ),
         labels=tuple(input_labels(config, spec, lock).items()),
     )
 

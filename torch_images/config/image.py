@@ -163,6 +163,14 @@ def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     return tuple(name for name, default in values if name != default)
 
 
+def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
+    """A version of an image: its axes but the platform, except defaults, then `ends`."""
+    source = spec.source.name if spec.source.name != config.defaults.source else ""
+    base = spec.base.name if spec.base.name != spec.cuda.base else ""
+    words = (spec.torch, spec.arch_name, source, spec.variant.name, base, spec.compat_word, *ends)
+    return "-".join(word for word in words if word)
+
+
 def short(config: Config, spec: ImageSpec) -> str:
     """The shortest tag: "sm120", "sm120-devel" with a value that is not a default, or "latest".
 
