@@ -198,7 +198,8 @@ def choose(host: Host, image: Release, compat: Library | None, mode: str = AUTO)
         if compat:
             return _tentative(compat, "CUDA_COMPAT=on asks for it")
         plain = given or choose(host, image, None)
-        return replace(plain, reason=f"{_NONE_HERE[1]}; {plain.reason}")
+        said = _NONE_HERE[1] in plain.reason
+        return plain if said else replace(plain, reason=f"{_NONE_HERE[1]}; {plain.reason}")
     if given:
         return given
     if mode == OFF:
