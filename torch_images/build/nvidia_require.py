@@ -26,6 +26,7 @@ def require_cuda(cuda: Cuda, *, compat: bool) -> str:
     """
     floor = int(cuda.floor)
     hosts = [f"cuda>={cuda.version}"]
-    for branch in (branch for branch in cuda.compat if compat and branch < floor):
+    branches = [branch for branch in cuda.compat if branch < floor] if compat else []
+    for branch in branches:
         hosts += [f"brand={b},driver>={branch},driver<{branch + 1}" for b in _BRANDS]
     return " ".join([*hosts, f"driver>={min([floor, *cuda.compat])}"])

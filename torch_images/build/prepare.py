@@ -177,7 +177,8 @@ class Preparer:
         if self._options.builder or not self._engine or spec.platform == self._engine.platform():
             return own
         same = replace(spec, platform=self._engine.platform())
-        lock, python = read_debs(base_input(same).path(self._workspace.locks)), _python(spec.base)
+        lock = read_debs(base_input(same).path(self._workspace.locks))
+        python = f"python{spec.base.python}-minimal"  # the package with the interpreter
         if lock.versions().get(python) != own.lock.versions().get(python):
             return own
         return self.base(same.base, lock)
@@ -194,11 +195,6 @@ class Preparer:
 
     def _toolkit(self, lock: SourceLock) -> Path:
         return archive_folder(lock, cache=self._workspace.cache, network=self._workspace.network)
-
-
-def _python(base: Base) -> str:
-    """The Debian package with the interpreter of a base."""
-    return f"python{base.python}-minimal"
 
 
 def prepare_inputs(

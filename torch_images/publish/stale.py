@@ -174,18 +174,13 @@ class StaleRun:
         if root is None:
             return
         small = self.options.compression is Compression.SMALL
-        groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
-        plans = [plan for group in groups for plan in group]
-
         # Layers in the cache are not in the engine any more, once the images with them are gone.
         needed = disk_needed(self.config, [image], small=small)
 
         def short() -> bool:
             return shutil.disk_usage(root).free < needed
 
-        if not short():
-            return
-        if previous:
+        if short() and previous:
             wait([previous])
         if not short():
             return
@@ -194,7 +189,8 @@ class StaleRun:
             for parent in self.engine.looked_into(ours(cache, self.engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
-        kept = {f"{Part.LAYERS}/{plan.key}" for plan in plans}
+        groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
+        kept = {f"{Part.LAYERS}/{plan.key}" for plans in groups for plan in plans}
         layers = [
             item
             for item in gc.cache(cache)

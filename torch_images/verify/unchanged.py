@@ -70,11 +70,12 @@ def unchanged(
     # Engines write no such layers, but other programs can.
     if any(one.through(other) for one in others.values() for other in every if one is not other):
         return NOTHING
+    code = b"".join((workspace.root / name).read_bytes() for name in _CODE)
     layers, wheels, above = [], [], list[Contents]()
     for layer in reversed(info.layers):
         own = wheels_of.get(layer)
         if own and not any(each.changes(own) for each in above):
-            kept = _kept(layer, workspace)
+            kept = _kept(layer, code, workspace.cache)
             layers.append(kept)
             if kept.exists() and not fresh:
                 used(kept)
@@ -87,10 +88,9 @@ def _is_record(path: str) -> bool:
     return path.endswith(".dist-info/RECORD")
 
 
-def _kept(layer: str, workspace: Workspace) -> Path:
-    """The file that is there if a layer has passed the check of today."""
-    code = b"".join((workspace.root / name).read_bytes() for name in _CODE)
-    return workspace.cache / Part.CHECKED / hashlib.sha256(layer.encode() + code).hexdigest()
+def _kept(layer: str, code: bytes, cache: Path) -> Path:
+    """The file that is there if a layer has passed the check. `code` is the source of the check."""
+    return cache / Part.CHECKED / hashlib.sha256(layer.encode() + code).hexdigest()
 
 
 def _contents(
