@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, stored
 from torch_images.build import built
 from torch_images.errors import UsageError
+from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
@@ -32,6 +33,7 @@ from torch_images.maintain.gc import (
     cache,
     images,
     leftovers,
+    own_steps,
     parse_age,
     parse_size,
     remove,
@@ -53,6 +55,61 @@ def item(name: str, size: int, days: float) -> Item:
 
 def names(items: Any) -> list[str]:
     return [one.name for one in items]
+
+
+DU = """\
+ID:		top
+Parent:		mid
+Created at:	2026-11-28 12:05:30.489876225 +0000 UTC
+Mutable:	false
+Size:		1.926GB
+Description:	mount / from exec /bin/sh -c /run/build/compile-wheels
+Type:		regular
+
+ID:		mid
+Parents:	low,other
+Type:		regular
+
+ID:		low
+Type:		regular
+
+ID:		last
+Parent:		top
+Description:	[runtime 4/4] WORKDIR /workspace
+
+ID:		compiled
+Parent:		low
+Description:	mount / from exec /bin/sh -c /run/source/build-wheel torch /run/tree
+
+ID:		theirs
+Parent:		other
+Description:	mount / from exec /bin/sh -c make
+
+ID:		image
+Type:		regular
+
+Reclaimable:	31.61GB
+Total:		35.16GB
+"""
+
+
+def test_cache_records_of_both_forms_of_buildx() -> None:
+    records = cache_records(FakeRunner({"docker buildx du": (0, DU)}))
+    assert {record.id: record.parents for record in records} == {
+        "top": ("mid",),
+        "mid": ("low", "other"),
+        "low": (),
+        "last": ("top",),
+        "compiled": ("low",),
+        "theirs": ("other",),
+        "image": (),
+    }
+
+
+def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
+    """They go with what they alone build on."""
+    records = cache_records(FakeRunner({"docker buildx du": (0, DU)}))
+    assert own_steps(records) == {"last", "top", "mid"}
 
 
 def test_what_is_just_within_the_limits_stays() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,9 @@ from torch_images.errors import (
     TorchImagesError,
     VerifyError,
 )
+from torch_images.host.buildx import Record
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
@@ -288,7 +290,7 @@ def test_parent_images_go_before_layers(night: Night, full: FullDisk) -> None:
     night.engine.images.append(derived)
     full.enough = 5
     night.outcomes(RUNTIME)
-    assert freed(night) == ["freed disk: 1 parent images, 0 layers"]
+    assert freed(night) == ["freed disk: 1 parent images, 0 entries of BuildKit's cache, 0 layers"]
     assert len(full.layers()) == 3
     assert derived in night.engine.images
 
@@ -297,7 +299,7 @@ def test_layers_go_the_longest_unused_first(night: Night, full: FullDisk) -> Non
     """Those of the image itself stay, and everybody's build cache."""
     full.enough = 2
     night.outcomes(RUNTIME)
-    assert freed(night) == ["freed disk: 2 parent images, 1 layers"]
+    assert freed(night) == ["freed disk: 2 parent images, 0 entries of BuildKit's cache, 1 layers"]
     assert "1" * 64 not in full.layers()
     assert len(full.layers()) == 2
     full.enough = 0
@@ -305,6 +307,25 @@ def test_layers_go_the_longest_unused_first(night: Night, full: FullDisk) -> Non
     assert len(full.layers()) == 1
     assert "2" * 64 not in full.layers()
     assert not [command for command in night.run.commands if "prune" in command]
+
+
+def test_what_buildkit_keeps_of_parent_images_goes_before_layers(
+    night: Night, full: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records pin their layers: 50 GB stayed after all parent images were removed."""
+
+    def prune(ids: Collection[str], _: Runner) -> None:
+        assert not night.engine.tags("torch-images-parent:")
+        night.told.append(f"pruned {sorted(ids)}")
+        full.enough = 3
+
+    step = Record("b", ("a",), "mount / from exec /bin/sh -c /run/build/create-venv")
+    monkeypatch.setattr(stale, "cache_records", lambda _: (step,))
+    monkeypatch.setattr(stale, "forget", prune)
+    full.enough = 0
+    night.outcomes(RUNTIME)
+    assert "pruned ['a', 'b']" in night.told
+    assert freed(night) == ["freed disk: 2 parent images, 2 entries of BuildKit's cache, 0 layers"]
 
 
 def test_parents_of_containers_stay(night: Night, full: FullDisk) -> None:
@@ -317,7 +338,7 @@ def test_parents_of_containers_stay(night: Night, full: FullDisk) -> None:
 def test_a_cache_on_another_disk_stays(night: Night, full: FullDisk) -> None:
     night.engine.root = Path("/proc")
     night.outcomes(RUNTIME)
-    assert freed(night) == ["freed disk: 2 parent images, 0 layers"]
+    assert freed(night) == ["freed disk: 2 parent images, 0 entries of BuildKit's cache, 0 layers"]
     assert len(full.layers()) == 3
 
 

@@ -4,9 +4,48 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.runner import Runner
+
+
+@dataclass(frozen=True)
+class Record:
+    """An entry of BuildKit's cache, and the entries that it builds on.
+
+    `step` describes what made it: "mount / from exec /bin/sh -c /run/..." for a RUN, "" for a layer
+    of an image that a build began with.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    step: str
+
+
+def cache_records(run: Runner) -> tuple[Record, ...]:
+    """The cache of buildx's current builder."""
+    listed = run.run(["docker", "buildx", "du", "--verbose"]).output
+    records = []
+    for text in re.split(r"^(?=ID:)", listed, flags=re.MULTILINE)[1:]:
+        facts: dict[str, str] = dict(
+            re.findall(r"^(ID|Parents?|Description):[ \t]*(\S.*)$", text, re.MULTILINE)
+        )
+        parents = facts.get("Parents", facts.get("Parent", "")).split(",")  # older: Parent
+        records.append(
+            Record(
+                id=facts["ID"],
+                parents=tuple(name.strip() for name in parents if name.strip()),
+                step=facts.get("Description", ""),
+            )
+        )
+    return tuple(records)
+
+
+def forget(ids: Collection[str], run: Runner) -> None:
+    """Remove entries of the cache of buildx's current builder, without those in use."""
+    run.run(["docker", "buildx", "prune", "--force", "--filter", f"id={'|'.join(sorted(ids))}"])
 
 
 def check_buildx(run: Runner) -> None:

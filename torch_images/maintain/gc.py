@@ -19,6 +19,7 @@ from torch_images.build import built, labels
 from torch_images.build.plan import CANDIDATE
 from torch_images.config.image import LATEST
 from torch_images.errors import UsageError
+from torch_images.host.buildx import Record
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
@@ -35,6 +36,10 @@ _PARTIAL = re.compile(r"\.partial-\w{8}")  # a download in progress
 # Names of images that are being built, and of parent images.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
+# The steps of docker/*.j2 that take seconds.
+_STEP = re.compile(
+    r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
+)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -221,6 +226,27 @@ def _removed(path: Path) -> bool:
             path.rename(room / path.name)  # in one step, so that nobody sees a part of it
             mark(path).unlink(missing_ok=True)
         return not room.exists()
+
+
+def own_steps(records: Sequence[Record]) -> frozenset[str]:
+    """The entries of BuildKit's cache that steps of this project made, with what they build on.
+
+    They hold the layers of a removed image, so without this its disk does not come back. Steps
+    that compile torch take hours and stay, and so does what another project builds on.
+    """
+    parents = {record.id: record.parents for record in records}
+
+    def with_parents(ids: Iterable[str]) -> set[str]:
+        found, left = set[str](), [*ids]
+        while left:
+            if (one := left.pop()) not in found:
+                found.add(one)
+                left += parents.get(one, ())
+        return found
+
+    steps = {record.id: record.step for record in records if record.step}
+    ours = {name for name, step in steps.items() if _STEP.search(step)}
+    return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
 
 
 def build_cache(run: Runner, *, asked: bool) -> str:

@@ -21,6 +21,7 @@ from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
+from torch_images.host.buildx import cache_records, forget
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -167,8 +168,8 @@ class StaleRun:
         """If the disk is too small for an image, remove what can be made again.
 
         First the previous image goes, once it is verified; then parent images that no container
-        uses; then layers of the cache that this image lacks, the longest unused first, and no more
-        than needed. BuildKit's cache stays, because other projects use it too.
+        uses, and what BuildKit keeps of them; then layers of the cache that this image lacks. The
+        longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
         """
         root, cache = self.engine.local_root(), self.workspace.cache
         if root is None:
@@ -198,15 +199,19 @@ class StaleRun:
         ]
         if cache.stat().st_dev != root.stat().st_dev:  # its files do not fill this disk
             layers = []
-        removed: list[gc.Item] = []
-        for items in (parents, layers):
-            for item in sorted(items, key=lambda item: item.used):
-                if short():
-                    removed += gc.remove([item], self.engine)
+
+        def remove(items: Sequence[gc.Item]) -> int:
+            longest_unused = sorted(items, key=lambda item: item.used)
+            return sum(len([*gc.remove([i], self.engine)]) for i in longest_unused if short())
+
+        gone = remove(parents)
+        steps = gc.own_steps(cache_records(self.run)) if short() else ()
+        if steps:
+            forget(steps, self.run)
         self.shown.say(
-            f"freed disk: {sum(bool(item.tag) for item in removed)} parent images, "
-            f"{sum(bool(item.path) for item in removed)} layers; `invoke gc --cache` also removes "
-            "the whole build cache, even of other projects"
+            f"freed disk: {gone} parent images, {len(steps)} entries of BuildKit's cache, "
+            f"{remove(layers)} layers; `invoke gc --cache` also removes the rest of that cache, "
+            "even of other projects"
         )
 
     def _remove(self, tags: Sequence[str]) -> None:

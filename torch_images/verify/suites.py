@@ -49,12 +49,6 @@ _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a mis
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _ANYONE = "12345:12345"  # a user whom no image has
 _GPU_MODULE = "test_gpu_"
-# For the one kernel that is compiled without GPUs: neither precompiled headers nor a process with a
-# torch of its own, which pay off for many. tests/programs has torch.compile with its defaults.
-_ONE_KERNEL = {
-    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-}
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
@@ -304,7 +298,6 @@ def _inside(subject: Subject, folder: str, modules: Sequence[str], progress: Pro
             **({"TORCH_IMAGES_EMULATED": "1", "OMP_NUM_THREADS": "1"} if emulated else {}),
             # Without GPUs the suites share the processors: waiting threads must yield.
             **({} if subject.gpus else {"OMP_WAIT_POLICY": "PASSIVE"}),
-            **(_ONE_KERNEL if folder == "container" and not subject.gpus else {}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
         report = _REPORT
