@@ -86,8 +86,6 @@ def test_the_projects_own_file(config: Config) -> None:
         ('floor: "525"', 'floor: "580"', "'580', which is newer than the driver 570.26"),
         ("release: 12.8.", "release: 13.0.", "which is not a release of CUDA 12.8 like 12.8.1"),
         ("    release: 12.8.", "    # 12.8.", "'cuda.12.8' must give both release and archives"),
-        ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'bases.ubuntu24.04' lacks the mirror"),
-        ("    suite: bookworm\n", "", "'bases.bookworm' must have either a suite to bootstrap or im"),
         ('    beside: {"12.8"', '    # {"12.8"', "'sources.fork' does not name the torch whose CUDA libr"),
         ("    without: [magma]", "    without: [lapack]", "'lapack', which cannot be left out: it has no option"),
         ("    without: [magma]", "    without: [cudnn]", "'cudnn', which is also one of its features"),

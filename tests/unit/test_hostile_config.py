@@ -94,7 +94,7 @@ def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     [
         ("bases", "wheel", "has the name of a source; rename one of them"),
         ("variants", "fork", "has the name of a source"),
-        ("variants", "ubuntu24.04", "has the name of a base"),
+        ("variants", "bookworm", "has the name of a base"),
         ("bases", "latest", "has a name that tags use for something else; rename it"),
         ("variants", "arm64", "has a name that tags use for something else"),
         ("variants", "sm90", "has a name that tags use for something else"),

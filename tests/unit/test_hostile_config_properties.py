@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def locked(config: Config, spec: ImageSpec) -> ImageLock:
     tools, tool_debs = tools_inputs(config, spec)
     return ImageLock(
         wheels=some(wheel_input(config, spec).name),
-        base=BASE if spec.base.suite else IMAGE,
+        base=BASE,
         build=TOOLS,
         sbom=TOOLS,
         compat=COMPAT,
@@ -173,9 +172,6 @@ def some(name: str) -> WheelLock:
 WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py313.txt")
 TOOLS = read_wheels(LOCKS / "tools-build.txt")
 BASE = read_debs(LOCKS / "base-bookworm.txt")
-IMAGE = replace(
-    BASE, system="ubuntu noble", image=f"nvidia/cuda:x@sha256:{'0' * 64}", debs=(), unlocked=True
-)
 COMPAT = read_debs(LOCKS / "compat-cu130.txt")
 SOURCES = read_sources(LOCKS / "source-fork.txt")
 

@@ -309,6 +309,5 @@ def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
         root=verb.ROOT,
         network=verb.workspace().network,
         run=Runner(),
-        engine=verb.engine() if any(item.image for item in items) else None,
         mirrors=verb.mirrors(mirror),
     )

@@ -24,10 +24,6 @@ _LONGEST = 200  # characters of a requirement
 _REASON = 120  # characters of a message of the parser of requirements
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+"  # of a path: neither "." nor ".."
 # The grammar of references, without a digest: https://github.com/distribution/reference
-_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_TAGGED = (
-    rf"(?:[a-z0-9.-]+(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}"
-)
 _HOST = r"[A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*"
 # Folders of a base, its packages and the image's own files.
 _TAKEN = (
@@ -168,14 +164,6 @@ PlainName = Annotated[
 Owner = Annotated[str, matches(_LOWER, "a lower-case name")]
 Registry = Annotated[
     str, matches(r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{1,5})?", "a registry like ghcr.io")
-]
-TaggedImage = Annotated[
-    str,
-    matches(
-        _TAGGED,
-        "an image with its tag",
-        "write it like repository:tag; `invoke lock` pins its digest",
-    ),
 ]
 _URL_REST = rf"://{_HOST}(?::[0-9]+)?(?:/(?:(?!\.{{1,2}}(?:/|$))[A-Za-z0-9._~-]+(?:/|$))*)?"
 Url = Annotated[str, matches(rf"https?{_URL_REST}", "an http or https URL"), AfterValidator(_url)]

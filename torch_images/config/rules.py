@@ -111,15 +111,6 @@ def _cudas(config: Config) -> Iterator[Problem]:
             yield Problem((*path, "floor"), f"is newer than the driver {cuda.driver}", quote=True)
 
 
-def _bases(config: Config) -> Iterator[Problem]:
-    for base in config.bases:
-        path = ("bases", base.name)
-        if bool(base.suite) == bool(base.images):
-            yield Problem(path, "must have either a suite to bootstrap or images, not both")
-        if base.images and not base.mirror:
-            yield Problem(path, "lacks the mirror of its packages")
-
-
 def _sources(config: Config) -> Iterator[Problem]:
     for source in config.sources:
         path = ("sources", source.name)
@@ -239,7 +230,6 @@ _RULES = (
     _order,
     _gpus,
     _cudas,
-    _bases,
     _sources,
     _options,
     _extras,

@@ -52,8 +52,7 @@ def resolve_input(
 
     `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
     are kept, and these files are not downloaded. With `add`, facts only gain what they lack.
-    Raises NetworkError, LockError, BuildError, DiskError, or EngineError if an image is needed and
-    there is no engine.
+    Raises NetworkError, LockError, BuildError or DiskError.
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
@@ -97,8 +96,7 @@ def resolve_input(
         wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
         complete.check_runtime(wheels, item.runtime)
         return wheels
-    image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
-    return resolver.resolve(item.name, item.base, image, today, platform=item.platform)
+    return resolver.resolve(item.name, item.base, today, platform=item.platform)
 
 
 def check(
@@ -131,7 +129,7 @@ def check(
     debs = read_debs(item.path(folder))
     latest = resolve_input(item, folder, resolver, cache)
     assert isinstance(latest, DebLock)
-    return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
+    return tuple(_debs(item, debs, latest, resolver))
 
 
 def require(findings: Iterable[Finding]) -> None:
@@ -258,21 +256,6 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
             state = ALTERED
             detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
         yield Finding(name, archive.name, archive.version, state, detail)
-
-
-def _image(
-    item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
-) -> Iterable[Finding]:
-    """The state of the image that a base starts from; nothing for a bootstrapped base."""
-    if not item.image:
-        return
-    digest = lock.image.rpartition("@")[2]
-    state, detail = UNCHANGED, ""
-    if latest.image != lock.image:
-        state, detail = NEWER, f"-> {latest.image.rpartition('@')[2]}"
-        if not resolver.digest(f"{item.image.rpartition(':')[0]}@{digest}", missing_ok=True):
-            state = VANISHED
-    yield Finding(item.name, item.image, digest, state, detail)
 
 
 def _debs(
