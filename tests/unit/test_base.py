@@ -138,7 +138,7 @@ class FakeResolver(Resolver):
             platform=platform,
         )
 
-    def roots(self, base: Base) -> tuple[str, ...]:
+    def roots(self) -> tuple[str, ...]:
         return (self.mirror,)
 
 

@@ -141,7 +141,7 @@ def test_apt_of_a_bootstrap(watcher: Watcher, config: Config, root: Path) -> Non
         mirrors = (f"deb [trusted=yes] {url}/debian {suite} main",)
         resolver = Resolver(root=root, network=Network(), run=Runner(), mirrors=mirrors)
         lock = resolver.resolve("base-x", base, TODAY)
-        assert resolver.roots(base) == (f"{url}/debian",)  # whoever downloads needs it
+        assert resolver.roots() == (f"{url}/debian",)  # whoever downloads needs it
     assert lock.versions() == dict.fromkeys(names, "1")
 
 

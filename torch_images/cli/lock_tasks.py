@@ -212,7 +212,7 @@ def _check(options: Lock) -> None:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network, resolver.run)
+            findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)

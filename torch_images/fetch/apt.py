@@ -33,6 +33,8 @@ from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror with TORCH_IMAGES_COMPAT_MIRROR"
+# What mmdebstrap takes for a suite of Debian when no mirror is named.
+ARCHIVES = ("http://deb.debian.org/debian", "http://security.debian.org/debian-security")
 # apt reads users and passwords of mirrors from its own file, which is written from the environment.
 _AUTH = "TORCH_IMAGES_APT_AUTH"
 _TELL = (
@@ -155,14 +157,9 @@ class Resolver:
         """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
         return (self.network.compat_mirror or compat.repository(platform),)
 
-    def roots(self, base: Base) -> tuple[str, ...]:
-        """The root URLs of the archives that have a base's packages, such as ".../debian"."""
-        listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
-        what = f"base {base.name}"
-        text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
-        uris = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
-        users = {split_user(url)[0]: url for url in map(_address, self.mirrors)}
-        return tuple(dict.fromkeys(users.get(uri.rstrip("/"), uri.rstrip("/")) for uri in uris))
+    def roots(self) -> tuple[str, ...]:
+        """The root URLs of the archives that have the packages of bases, such as ".../debian"."""
+        return tuple(dict.fromkeys(map(_address, self.mirrors))) or ARCHIVES
 
     def _listing(self, packages: Sequence[str]) -> str:
         """A hook of mmdebstrap that prints what apt would install for some packages."""

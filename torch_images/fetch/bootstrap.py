@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import errno
 import fcntl
-import functools
 import hashlib
 import http.server
 import logging
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
-from torch_images.fetch.apt import Resolver, confined, explain, tree_room
+from torch_images.fetch.apt import ARCHIVES, Resolver, confined, explain, tree_room
 from torch_images.fetch.download import Fetched, fetch, unsettled
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
@@ -161,7 +160,7 @@ class BaseMaker:
         return fetch(
             lock,
             self.cache / Part.DEBS,
-            mirrors=functools.partial(self.resolver.roots, base),
+            mirrors=self.resolver.roots,
             snapshot=base.snapshot,
             network=self.resolver.network,
         )
@@ -213,10 +212,11 @@ def command(
 
 def apt_sources(suite: str) -> tuple[str, ...]:
     """The lines of an image's sources.list: the archives of Debian for a suite."""
+    main, security = ARCHIVES
     return (
-        f"deb http://deb.debian.org/debian {suite} main",
-        f"deb http://deb.debian.org/debian {suite}-updates main",
-        f"deb http://security.debian.org/debian-security {suite}-security main",
+        f"deb {main} {suite} main",
+        f"deb {main} {suite}-updates main",
+        f"deb {security} {suite}-security main",
     )
 
 

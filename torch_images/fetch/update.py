@@ -11,7 +11,7 @@ from pathlib import Path
 from torch_images.config.lock_requests import LockRequest
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.download import holders, size
+from torch_images.fetch.download import available, size
 from torch_images.fetch.facts import UNREAD, find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
@@ -19,7 +19,7 @@ from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.host.workers import workers
 from torch_images.locks import complete
-from torch_images.locks.debs import DebLock, LockedDeb, read_debs
+from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees, read_sources
@@ -265,32 +265,28 @@ def _debs(
     offered = {deb.name: deb for deb in latest.debs}
     listed = {(deb.name, deb.version) for deb in latest.debs}
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
-    places: dict[LockedDeb, str] = {}
-    if superseded:
-        places = holders(
-            lock,
-            superseded,
-            mirrors=_roots(item, resolver),
-            snapshot=item.base.snapshot if item.base else "",
-            network=resolver.network,
-        )
+    left = available(
+        lock,
+        superseded,
+        mirrors=_roots(item, resolver) if superseded else (),
+        snapshot=item.base.snapshot if item.base else "",
+        network=resolver.network,
+    )
     for deb in lock.debs:
         other = offered.get(deb.name)
         state, detail = UNCHANGED, ""
-        if deb not in places:
+        if deb not in superseded:
             if other and other.sha256 != deb.sha256:
                 state = ALTERED
                 detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
         else:
-            state = NEWER if places[deb] else VANISHED
+            state = NEWER if deb in left else VANISHED
             detail = f"-> {other.version}" if other else "no longer needed"
-            if places[deb] == "snapshot":
-                detail += ", only the snapshot archive has the locked one"
         yield Finding(item.name, deb.name, deb.version, state, detail)
 
 
 def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
     """The root URLs of the archives that have the packages of a request; () for none."""
     if item.base:
-        return resolver.roots(item.base)
+        return resolver.roots()
     return resolver.compat_roots(item.compat, item.platform) if item.compat else ()
