@@ -22,15 +22,6 @@ from tests.wheels import StandIn, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.indexes import Index, is_index
 from torch_images.config.load import load_config
-from torch_images.config.lock_requests import (
-    facts_input,
-    image_inputs,
-    tool_input,
-    unpacked_inputs,
-    variant_inputs,
-    wheel_input,
-)
-from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
 from torch_images.fetch.packageindex import PackageIndex
@@ -122,23 +113,6 @@ def test_a_night_does_not_take_the_tag_of_its_minor_version(yaml_file: Write) ->
     night, stable = (choose(config, cuda="13.0", torch=t) for t in (later, "2.15.1"))
     assert floating(config, night) == (later,)
     assert floating(config, stable) == ("2.15.1", "2.15")
-
-
-def test_which_locks_may_have_wheels_of_the_index(nightly: Config) -> None:
-    """Those that belong to its releases, and no others."""
-    spec = choose(nightly, cuda="13.0", torch="2.15.1", variant="devel")
-    index = spec.cuda.index("2.15.1")
-    assert index
-    more, _ = variant_inputs(nightly, spec)
-    assert more
-    assert {
-        item.index for item in (wheel_input(nightly, spec), facts_input(nightly, spec), more)
-    } == {index}
-    assert {item.index for item in unpacked_inputs(spec)} <= {None}
-    assert tool_input("tools-build").index is None
-    for other in matrix(nightly):
-        if other.release.version not in index.torch:
-            assert not any(item.index for item in image_inputs(nightly, other))
 
 
 # Locks.
@@ -337,19 +311,6 @@ def test_a_package_that_only_the_index_has(both: Indexes) -> None:
     assert text.endswith(
         f"; list packages that only {index.url} has under `packages` of this index"
     )
-
-
-def test_a_night(both: Indexes) -> None:
-    """It gets the pre-releases that it requires; nothing else does."""
-    index = both.index("torch", "triton")
-    held = both.resolve(index, f"torch=={NIGHT}")
-    assert held.versions() == {
-        "lib": "1.0",
-        "torch": f"{NIGHT}+cu130",
-        "triton": "3.8.0.dev20261119",
-    }
-    check_wheels(held)
-    assert both.resolve(index, "torch").versions()["torch"] == "2.15.1+cu130"
 
 
 def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:

@@ -127,7 +127,7 @@ Served = Annotated[str, matches(r"[1-9][0-9]{0,4}/(?:http|tcp)", "a port like 22
 Port = Annotated[int, whole_number("a port", 1, 65535)]
 Gigabytes = Annotated[int, whole_number("a number of GB", 1, 99_999)]
 Arch = Annotated[Capability, As(str, _capability)]
-ArchName = Annotated[Arch, AfterValidator(str)]
+ArchName = Annotated[str, As(Arch, str)]
 PlatformName = Annotated[str, choice("a platform", [each.name for each in PLATFORMS])]
 HostPlatform = Annotated[Platform, As(PlatformName, find)]
 # A public version such as "2.11.0", in PEP 440's normal form and valid in tags.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.host.workers import workers
 from torch_images.locks import complete
-from torch_images.locks.debs import DebLock, read_debs
+from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_wheels
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
+_Input = LockedWheel | LockedDeb | LockedArchive
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
 
@@ -192,24 +193,38 @@ def _known_archives(item: LockRequest, folder: Path, network: Network) -> tuple[
     return ()
 
 
+def _change(
+    locked: _Input, offered: Mapping[str, _Input], sha256: str | None = None
+) -> tuple[str, str]:
+    """State and detail of an input against those that are offered today, by name.
+
+    `sha256` is that of the file of its very version, if the source was asked for it.
+    """
+    other = offered.get(locked.name)
+    if sha256 is None and other and other.version == locked.version:
+        sha256 = other.sha256
+    if sha256 not in (None, locked.sha256):
+        return ALTERED, f"expected sha256:{locked.sha256}, found sha256:{sha256}"
+    if other is None:
+        return NEWER, "no longer needed"
+    if other.version != locked.version:
+        return NEWER, f"-> {other.version}"
+    return UNCHANGED, ""
+
+
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -> Iterable[Finding]:
     """The state of each wheel of a lock; `fresh` is the lock as it would be today."""
-    latest = fresh.versions()
+    latest = {wheel.name: wheel for wheel in fresh.wheels}
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)
     for wheel, file in zip(lock.wheels, files, strict=True):
-        offered = file.digests.get("sha256", wheel.sha256) if file else ""
-        state, detail = UNCHANGED, ""
-        if not file:
+        if file:
+            sha256 = file.digests.get("sha256", wheel.sha256)
+            state, detail = _change(wheel, latest, sha256)
+            if state == UNCHANGED and file.is_yanked:
+                detail = f"yanked: {file.yanked_reason or 'no reason given'}"
+        else:
             state, detail = VANISHED, f"the index has no {wheel.filename}"
-        elif offered != wheel.sha256:
-            state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
-        elif wheel.name not in latest:
-            state, detail = NEWER, "no longer needed"
-        elif latest[wheel.name] != wheel.version:
-            state, detail = NEWER, f"-> {latest[wheel.name]}"
-        elif file.is_yanked:
-            detail = f"yanked: {file.yanked_reason or 'no reason given'}"
         yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
@@ -245,17 +260,12 @@ def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
     """The state of each archive of a compiler."""
     offered = {archive.name: archive for archive in now.archives}
-    locked = {archive.name: archive for archive in held.archives}
-    for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
-        other, state, detail = offered.get(archive.name), UNCHANGED, ""
-        if other is None or archive.name not in locked:
-            state, detail = NEWER, "no longer needed" if other is None else "not locked"
-        elif other.version != archive.version:
-            state, detail = NEWER, f"-> {other.version}"
-        elif other.sha256 != archive.sha256:
-            state = ALTERED
-            detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
-        yield Finding(name, archive.name, archive.version, state, detail)
+    locked = {archive.name for archive in held.archives}
+    for archive in held.archives:
+        yield Finding(name, archive.name, archive.version, *_change(archive, offered))
+    for archive in now.archives:
+        if archive.name not in locked:
+            yield Finding(name, archive.name, archive.version, NEWER, "not locked")
 
 
 def _debs(
@@ -273,15 +283,9 @@ def _debs(
         network=resolver.network,
     )
     for deb in lock.debs:
-        other = offered.get(deb.name)
-        state, detail = UNCHANGED, ""
-        if deb not in superseded:
-            if other and other.sha256 != deb.sha256:
-                state = ALTERED
-                detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
-        else:
-            state = NEWER if deb in left else VANISHED
-            detail = f"-> {other.version}" if other else "no longer needed"
+        state, detail = _change(deb, offered)
+        if deb in superseded and deb not in left:
+            state = VANISHED
         yield Finding(item.name, deb.name, deb.version, state, detail)
 
 
