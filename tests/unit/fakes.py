@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch_images.build.plan import LockedImage, lock_image
 from torch_images.cli.collection import namespace
 from torch_images.cli.program import Program
-from torch_images.config.choose import choose
-from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
@@ -133,15 +130,6 @@ def invoke(root: Path, *words: str, **environment: str) -> Said:
         if code == EngineError.exit_code:
             gc.collect()  # sockets that a process leaves to its end
     return Said(code, out.getvalue(), err.getvalue())
-
-
-def on_an_image(config: Config, root: Path) -> LockedImage:
-    """The default image on a registry's base, which no lock of the project is of."""
-    spec = choose(config, base="ubuntu24.04")
-    locked = lock_image(config, choose(config), root / "locks")
-    image = f"{spec.base.image(spec.cuda.version)}@sha256:{'5' * 64}"
-    base = replace(locked.lock.base, name=f"base-ubuntu24.04-{spec.cuda.short}", image=image)
-    return LockedImage(spec=spec, lock=replace(locked.lock, base=base))
 
 
 def axes(words: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.fakes import on_an_image
 from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -31,11 +30,7 @@ def test_layers_from_the_host_say_what_they_are(config: Config, root: Path) -> N
     ]
 
 
-def test_compiled_and_copied_ones_are_named_in_their_order(config: Config, root: Path) -> None:
+def test_compiled_ones_are_named_in_their_order(config: Config, root: Path) -> None:
     compiled = ["base", *["RUN /run/build/install-compiled /run/wheels"] * 2]
     fork = lock_image(config, choose(config, source="fork"), root / "locks")
     assert held(config, root, compiled, fork) == ["base", "PyTorch", "Triton"]
-    copied = ["base", *["COPY / / # buildkit"] * 4]
-    assert held(config, root, copied, on_an_image(config, root)) == [
-        *("base", "CUDA libraries", "PyTorch", "Triton", "Python packages"),
-    ]

@@ -98,7 +98,7 @@ def made(tmp_path: Path, engine: StandInEngine | None = None) -> ParentImages:
 
 
 def contexts(
-    parents: ParentImages, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
+    parents: ParentImages, groups: Mapping[str, Layers], base: Layout, *, compiles: bool
 ) -> dict[str, str]:
     """Those of one image."""
     wanted = Wanted(groups=groups, base=base, compiles=compiles)
@@ -136,8 +136,6 @@ def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> N
         found = contexts(parents, groups, base, compiles=True)
         assert found.keys() == {"parent", "libraries"}
         assert contexts(parents, groups, base, compiles=False).keys() == {"parent"}
-        copied = contexts(parents, groups, None, compiles=False)
-        assert copied.keys() == {"wheels-cuda", "wheels-python"}
 
 
 def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: Path) -> None:

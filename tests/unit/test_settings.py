@@ -16,7 +16,6 @@ from torch_images.config.release import Facts, Fit, Release
 from torch_images.config.selection import describe, find_image, select
 from torch_images.config.types import (
     Architecture,
-    Base,
     Config,
     Cuda,
     Exclude,
@@ -89,13 +88,6 @@ def test_what_a_build_is_told_tells_sources_apart() -> None:
     assert replace(SOURCE, description="d", wheels=("w",), name="n").build == SOURCE.build
     assert not SOURCE.compiled
     assert replace(SOURCE, torch=TREE).compiled
-
-
-def test_the_image_of_a_base() -> None:
-    base = Base(name="b", description="", python="3", system="x y", packages=())
-    assert base.image("13.0") == ""
-    named = replace(base, images=(("12.8", "i:1"), ("13.0", "i:2")))
-    assert [named.image(cuda) for cuda in ("12.8", "13.0", "13.1")] == ["i:1", "i:2", ""]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_each_build_reads_its_own_files(
     """A bake file with a fixed name was the other build's, or gone, when bake read it."""
 
     def ready(_: Config, images: Sequence[LockedImage], *__: object, **___: object) -> Any:
-        base = ReadyBase(lock=images[0].lock.base, contexts={"base": "b"}, digest="sha256:2")
+        base = ReadyBase(lock=images[0].lock.base, layout=Path("/b"), digest="sha256:2")
         return tuple(images), {i.target: Parts(base=base, compat=None) for i in images}
 
     monkeypatch.setattr(building, "prepare_inputs", ready)

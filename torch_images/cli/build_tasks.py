@@ -52,7 +52,7 @@ class Build(Building, DryRun, Json):
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
 def build(options: Build) -> None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build.build import check_compression, with_torch
+    from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.selection import chosen
@@ -71,7 +71,6 @@ def build(options: Build) -> None:
         cache_to=options.cache_to,
         compression=compression,
     )
-    check_compression(specs, compression)
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -91,8 +90,7 @@ def build(options: Build) -> None:
         print(verb.as_json(planned) if options.json else report.plan(planned))
         return
     platforms = [spec.platform for spec in specs]
-    bootstraps = any(spec.base.suite for spec in specs)
-    engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
+    engine = verb.engine(bootstraps=True, platforms=platforms)
     made = make(
         config,
         images,
@@ -134,8 +132,7 @@ def _build_stale(
         print("\n".join(f"would build {spec.id}" for spec in left))
         return
     failed: TorchImagesError | None = None
-    bootstraps = any(spec.base.suite for spec in left)
-    engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in left])
+    engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
     run = StaleRun(
         config=config,
         workspace=workspace,
@@ -194,7 +191,7 @@ def wheels(options: Wheels) -> None:
     check_parts(how, workspace)
     if options.torch_source:
         image = with_torch(image, options.torch_source, workspace, run)
-    engine = verb.engine(bootstraps=bool(spec.base.suite))
+    engine = verb.engine(bootstraps=True)
     folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
     files = export(
         config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress

@@ -212,7 +212,7 @@ def _check(options: Lock) -> None:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network, resolver.run)
+            findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
@@ -309,6 +309,5 @@ def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
         root=verb.ROOT,
         network=verb.workspace().network,
         run=Runner(),
-        engine=verb.engine() if any(item.image for item in items) else None,
         mirrors=verb.mirrors(mirror),
     )

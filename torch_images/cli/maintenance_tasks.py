@@ -84,7 +84,7 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     Only slow tests use a base other than the default; `every` locks all bases.
     """
     config = verb.config()
-    suites = (base.name for base in config.bases if base.suite)
+    suites = (base.name for base in config.bases)
     default = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
     bases = ",".join(f"*-{name}*" for name in suites if every or name == default)
     folder = verb.workspace().output / "test-locks"

@@ -1,4 +1,4 @@
-"""Parent images of Dockerfiles: layers of wheels on top of a base, or alone.
+"""Parent images of Dockerfiles: layers of wheels on top of a base.
 
 BuildKit reads them as a named context. They are unpacked once, into the engine, where both the
 build's own steps and containers use them; nothing packs them again.
@@ -38,10 +38,10 @@ Layout = Future[Path]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The parents of an image: layers by group, on a base or none; and whether it compiles."""
+    """The parents of an image: layers by group, on a base; and whether it compiles."""
 
     groups: Mapping[str, Layers]
-    base: Layout | None
+    base: Layout
     compiles: bool
 
 
@@ -83,21 +83,15 @@ class ParentImages:
                 raise
 
     def _of_image(self, wanted: Wanted) -> dict[str, str]:
-        """The contexts of one image.
-
-        With a base, all layers are one image, and compile stages start from CUDA's libraries only.
-        Without one, each group is separate, to be copied onto an image.
-        """
+        """The contexts of one image; compile stages start from CUDA's libraries only."""
         groups, base, compiles = wanted.groups, wanted.base, wanted.compiles
-        if not base:
-            return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
         layers = [x for ls in groups.values() for x in ls]
         if not compiles and not self._engine:  # an engine keeps the libraries for other images
             return {"parent": self._contexts(base, layers)[-1]}
         libraries, parent = self._contexts(base, layers, len(groups.get("cuda", ())))
         return {"libraries": libraries, "parent": parent} if compiles else {"parent": parent}
 
-    def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
+    def _contexts(self, base: Layout, layers: Layers, *counts: int) -> list[str]:
         """The contexts with the first layers on a base: one per count, and one with all.
 
         Each is in the form of a bake file.
@@ -108,7 +102,7 @@ class ParentImages:
         folders = [self._layout(base, layers[:count]) for count in bounds]
         return [f"oci-layout://{folder}@{layout.layout_digest(folder)}" for folder in folders]
 
-    def _layout(self, base: Layout | None, layers: Layers) -> Path:
+    def _layout(self, base: Layout, layers: Layers) -> Path:
         """The OCI layout of a parent image, once all its layers are ready."""
         for part in as_completed(_parts(base, layers)):
             part.result()  # raises the first failure first
@@ -116,25 +110,25 @@ class ParentImages:
         folder = self._cache / Part.PARENTS / _key(_stacked(base, layers).digest)
         if not folder.exists():
             with filling(folder) as new:
-                start = base.result() if base else None
-                layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), new)
+                each = ((r.title, r.layer, r.path) for r in ready)
+                layout.extend_layout(base.result(), each, new)
         return used(folder)
 
     def _images(
-        self, engine: Engine, base: Layout | None, layers: Layers, bounds: Sequence[int]
+        self, engine: Engine, base: Layout, layers: Layers, bounds: Sequence[int]
     ) -> list[str]:
         """Load the images that the engine lacks. Returns the names of all.
 
         There is one image for each of `bounds`, with that number of layers.
         """
-        if base and all(layer.done() for layer in layers):
+        if all(layer.done() for layer in layers):
             wait([base])  # the engine may have all images; if not, loading starts with the layers
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
         return [parent_name(_stacked(base, layers[:end]).digest) for end in bounds]
 
-    def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
+    def _found(self, engine: Engine, base: Layout, layers: Layers) -> bool:
         """Whether the engine has the image with these layers. If so, records its layers."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
@@ -144,9 +138,7 @@ class ParentImages:
         self._note(base, layers)
         return True
 
-    def _take(
-        self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
-    ) -> None:
+    def _take(self, engine: Engine, base: Layout, layers: Layers, ends: Sequence[int]) -> None:
         """Load an image with the layers up to each of `ends`; each extends the previous one."""
         with workers(2) as pool:
             try:
@@ -176,11 +168,10 @@ class ParentImages:
         with contextlib.suppress(InvalidStateError):
             self._stop.set_exception(error)
 
-    def _note(self, base: Layout | None, layers: Layers) -> None:
+    def _note(self, base: Layout, layers: Layers) -> None:
         """Record that the engine has a parent image now."""
         self._there |= {_digest(layer) for layer in layers}
-        if base:
-            self._there |= {path.name for path in layout.layout_layers(base.result())}
+        self._there |= {path.name for path in layout.layout_layers(base.result())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +181,7 @@ class _Load:
     The first one has the base. `there` are digests of layers that the engine already has.
     """
 
-    base: Layout | None
+    base: Layout
     layers: Layers
     new: Layers
     before: Future[str] | None
@@ -214,8 +205,7 @@ class _Load:
 
     def _archive(self) -> Iterator[bytes]:
         """Yield the tar of an OCI layout: each blob when it is ready, then index and manifest."""
-        start = self.before or self.base
-        left: set[Future[Any]] = {*self.new, *([start] if start else [])}
+        left: set[Future[Any]] = {*self.new, self.before or self.base}
         while left:
             done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
             for path, digest in itertools.chain.from_iterable(map(self._blobs, done)):
@@ -228,17 +218,15 @@ class _Load:
         yield tars.END
 
 
-def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
+def _parts(base: Layout, layers: Layers) -> list[Future[Any]]:
     """All parts that a parent image waits for."""
-    return [*layers, *([base] if base else [])]
+    return [*layers, base]
 
 
-def _stacked(base: Layout | None, layers: Layers) -> layout.Image:
+def _stacked(base: Layout, layers: Layers) -> layout.Image:
     """The documents of a parent image whose base and layers are ready."""
     ready = [layer.result() for layer in layers]
-    return layout.image(
-        base.result() if base else None, [(each.title, each.layer) for each in ready]
-    )
+    return layout.image(base.result(), [(each.title, each.layer) for each in ready])
 
 
 def _key(digest: str) -> str:

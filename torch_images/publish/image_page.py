@@ -59,8 +59,6 @@ def describe(
         ],
         "wheels": sorted({**versions["cuda"], **versions["python"]}.items()),
         "debs": sorted(versions["debian"].items()),
-        "whole": not spec.base.images,
-        "base": spec.base.image(spec.cuda.version) or spec.base.name,
     }
 
 

@@ -100,7 +100,6 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "toolkit": [a.name for a in lock.toolkit.archives]
         if lock.toolkit and spec.variant.cuda_home
         else [],
-        "bootstrapped": not lock.base.image,
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels.write(config, plan),
