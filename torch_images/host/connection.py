@@ -6,6 +6,7 @@ and the contexts. docker-py uses the default engine whenever it cannot read one 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,6 @@ import requests
 from docker.tls import TLSConfig
 
 import docker
-from torch_images import jsondoc
 from torch_images.errors import CommandError, EngineError, RightsError, TorchImagesError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -62,11 +62,7 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
             f"Docker's configuration cannot be read: {done.errors.strip().splitlines()[-1]}",
             "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
         )
-    try:
-        [context] = jsondoc.parse(done.output)
-        return _endpoint(context, environ)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
+    return _endpoint(json.loads(done.output)[0], environ)
 
 
 def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engine:
@@ -88,13 +84,11 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
             tls=_tls(endpoint),
             timeout=600,  # seconds; the engine is silent while it unpacks layers
         )
-        version = client.version()
-        number = str(version["Version"])
+        number = client.version()["Version"]
     except (
         docker.errors.DockerException,
         requests.RequestException,
-        # From docker-py, for an unexpected address, configuration or answer.
-        *(AttributeError, KeyError, TypeError, ValueError),
+        ValueError,  # from urllib3, for an invalid address
     ) as error:
         if "Permission denied" in str(error):
             raise RightsError(
@@ -129,7 +123,7 @@ def _tls(endpoint: Endpoint) -> TLSConfig | bool:
 
 
 def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
-    """The endpoint in a context of `docker context inspect`. Raises KeyError and others."""
+    """The endpoint in a context of `docker context inspect`."""
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")

@@ -103,7 +103,7 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
     left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
     items = [
         Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
-        for image in engine.looked_into(listed[digest] for digest, names in left.items() if names)
+        for image in engine.details(listed[digest] for digest, names in left.items() if names)
         for name in left[image.id]
     ]
     return tuple(item for item in items if item.used <= before)
@@ -123,14 +123,14 @@ def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]
     """
     return tuple(
         Item(name=_name(image), size=image.size, used=image.tagged, image=image.id)
-        for image in engine.looked_into(built.ours(cache, engine))
+        for image in engine.details(built.ours(cache, engine))
         if not _stays(image, namespace)
     )
 
 
 def staying(cache: Path, engine: Engine, namespace: str = "") -> tuple[str, ...]:
     """Images of this project that must stay, each with the reason."""
-    ours = engine.looked_into(built.ours(cache, engine))
+    ours = engine.details(built.ours(cache, engine))
     return tuple(f"{_name(image)}: {why}" for image in ours if (why := _stays(image, namespace)))
 
 
