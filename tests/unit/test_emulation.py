@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 import docker
 from tests.unit.fakes import FakeRunner
 from torch_images.errors import EngineError
-from torch_images.host import emulation, setup
+from torch_images.host import setup
 from torch_images.host.connection import Endpoint
 from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine
@@ -38,7 +36,6 @@ mask fffffffffffefe00fffffffffffffffffeffffff
 """
 COMMENT = "# by QEMU\n"
 DESCRIPTION = ":qemu-aarch64:M::\\x7f:\\xff:/usr/libexec/qemu-binfmt/aarch64-binfmt-P:OPF\n"
-MASK = re.compile("mask .*\n")
 
 
 def changed(old: str, new: str) -> str:
@@ -50,25 +47,12 @@ def changed(old: str, new: str) -> str:
 ENTRIES = {
     "QEMU's": (ARM, True),
     "only flag F": (changed("POF", "F"), True),
-    "for other systems, too": (changed("0201010000", "0201010300"), True),
-    "short, without mask": (MASK.sub("", ARM).replace("020101" + "0" * 18 + "0200b700", ""), True),
     "other processor": (X86, False),
     "32 bits": (changed("7f454c4602", "7f454c4601"), False),
-    "big-endian": (changed("7f454c460201", "7f454c460202"), False),
     "not held open": (changed("POF", "PO"), False),
     "F in the name alone": (changed("POF", "").replace("aarch64-binfmt-P", "flags: F"), False),
     "disabled": (changed("enabled", "disabled"), False),
-    "elsewhere": (changed("offset 0", "offset 1"), False),
-    "fixed addresses only": (changed("fffeffffff", "ffffffffff"), False),
-    "fixed addresses only, by no mask": (MASK.sub("", ARM), False),
-    "other addresses only": (
-        changed("0200b700", "0300b700").replace("fffeffffff", "ffffffffff"),
-        False,
-    ),
-    "longer than a header": (changed("b700", "b70001").replace("feffffff", "feffffffff"), False),
-    "shorter mask": (changed("fffeffffff", "fffe"), False),
     "by extension": ("enabled\ninterpreter /bin/x\nflags: F\nextension .arm\n", False),
-    "two at once": (ARM + ARM, False),
 }
 
 
@@ -89,49 +73,21 @@ def test_an_entry(binfmt: Path, name: str) -> None:
     assert emulated(ARM64, binfmt) is wanted
 
 
-def test_each_platform_has_its_own(binfmt: Path) -> None:
-    (binfmt / "qemu-x86_64").write_text(X86)
-    assert emulated(AMD64, binfmt)
-    assert not emulated(ARM64, binfmt)
-    (binfmt / "qemu-aarch64").write_text(ARM)
-    assert emulated(ARM64, binfmt)
-
-
-def test_no_entry_counts_where_all_are_off(binfmt: Path) -> None:
+def test_no_entry_counts_where_all_are_off(binfmt: Path, tmp_path: Path) -> None:
     (binfmt / "qemu-aarch64").write_text(ARM)
     (binfmt / "status").write_text("disabled\n")
     assert not emulated(ARM64, binfmt)
-    (binfmt / "status").unlink()
-    assert not emulated(ARM64, binfmt)
-
-
-def test_what_is_no_entry_is_passed_over(binfmt: Path, tmp_path: Path) -> None:
     assert not emulated(ARM64, tmp_path / "nothing")
-    (binfmt / "a folder").mkdir()
-    os.mkfifo(binfmt / "a pipe")  # which nobody fills
-    (binfmt / "a link").symlink_to("/nowhere")
-    (binfmt / "bytes").write_bytes(b"\xff\0\x80" * 9000)
-    assert not emulated(ARM64, binfmt)
-    (binfmt / "last").write_text(ARM)
-    assert emulated(ARM64, binfmt)
 
 
-def test_this_machine_s_own_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_platform(ARM64, tmp_path, machine=ARM64)
-    monkeypatch.setattr(emulation, "native", lambda: ARM64)
-    check_platform(ARM64, tmp_path)
-    with pytest.raises(EngineError):
-        check_platform(AMD64, tmp_path)
-
-
-def test_an_emulator_that_containers_cannot_see_is_named(binfmt: Path) -> None:
-    with pytest.raises(EngineError, match=r"^this machine cannot run programs of linux/arm64; run"):
+def test_only_a_foreign_platform_needs_an_emulator(binfmt: Path) -> None:
+    check_platform(ARM64, binfmt, machine=ARM64)
+    with pytest.raises(EngineError, match="linux/arm64; run scripts/setup-engine"):
         check_platform(ARM64, binfmt, machine=AMD64)
-    (binfmt / "qemu-\x1b").write_text(changed("POF", "PO"))
-    with pytest.raises(EngineError, match=r"^the emulator 'qemu-\\x1b' for .* without flag F: "):
-        check_platform(ARM64, binfmt, machine=AMD64)
-    (binfmt / "z second").write_text(ARM)
+    (binfmt / "qemu-aarch64").write_text(ARM)
     check_platform(ARM64, binfmt, machine=AMD64)
+    with pytest.raises(EngineError, match="linux/amd64"):
+        check_platform(AMD64, binfmt, machine=ARM64)
 
 
 # --- scripts/setup-engine -------------------------------------------------------------------------
@@ -483,6 +439,3 @@ def test_a_set_up_that_fails(state: dict[str, bool], tmp_path: Path) -> None:
 def test_a_set_up_that_lied(state: dict[str, bool], tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"^no linux/arm64$"):
         setup.ready_engine(tmp_path, Setup({}), allowed="yes", platforms=[ARM64])
-
-
-# --- an image of another processor, without an emulator -------------------------------------------

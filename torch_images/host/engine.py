@@ -56,7 +56,11 @@ class Engine:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._api: Any = client.api
+
+    @property
+    def _api(self) -> Any:
+        """The low-level client."""
+        return self._client.api
 
     @cached_property
     def _info(self) -> dict[str, Any]:
