@@ -27,10 +27,9 @@ from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
-from torch_images.locks.image_lock import ImageLock, image_lock
+from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
-from torch_images.platforms import native
 from torch_images.project import config_file
 from torch_images.verify.identify import carried_lock, spec_of
 
@@ -108,7 +107,9 @@ def reproduce(
         else:
             _copy(workspace, root)
         committed = _is_committed(config, target, root)
-        options = _options(lock, parse(image_labels.compression or Compression.FAST))
+        options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
+        if not lock.unlocked:
+            options.append("--locked")
         started = time.monotonic()
         rebuilt = _rebuild(target, root, room, options, committed=committed, run=run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
@@ -206,14 +207,6 @@ def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
     return committed.digest == wanted.lock.digest
 
 
-def _options(lock: ImageLock, compression: Compression) -> list[str]:
-    """The options of a build, besides the image, that lead to the same manifest."""
-    options = [] if lock.unlocked else ["--locked"]
-    if compression is not Compression.FAST:  # earlier revisions lack this option
-        options.append(f"--compression={compression}")
-    return options
-
-
 def _rebuild(
     wanted: LockedImage,
     root: Path,
@@ -225,10 +218,7 @@ def _rebuild(
 ) -> str:
     """Build in a checkout, isolated from this one except for the locks. Returns the digest."""
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    words = wanted.spec.arguments
-    if wanted.spec.platform == native():  # the default; earlier revisions lack this option
-        words = words[: words.index("--platform")]
-    command += [*words, *options]
+    command += [*wanted.spec.arguments, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_CONFIG": None,
