@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,32 +111,20 @@ class Subject:
         return self.engine.container(self.info.id, network_mode="none", **options)
 
 
-def examine(
-    subject: Subject,
-    *,
-    modules: Collection[str] = (),
-    programs: bool = False,
-    progress: Progress | None = None,
-) -> Found:
-    """Run the suites on an image, or some of their `modules`, such as "image/test_files".
+def examine(subject: Subject, *, programs: bool = False, progress: Progress | None = None) -> Found:
+    """Run the suites on an image; with `programs`, tests/programs too.
 
-    With `programs`, tests/programs runs too. A part of the modules is no proof: only `verify` makes
-    a report. Raises EngineError if CUDA does not work with the GPUs.
+    Raises EngineError if CUDA does not work with the GPUs.
     """
-    workspace, engine, gpus = subject.workspace, subject.engine, subject.gpus
-    outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    answer = _ask_gpus(subject, needs_cuda=bool(inside or not modules)) if gpus else ""
+    engine, gpus = subject.engine, subject.gpus
+    answer = _ask_gpus(subject) if gpus else ""
     parallel = room(answer, engine.processors()) if gpus else 2
-    jobs: list[Callable[[Progress], Found]] = []
-    if outside or not modules:
-        jobs.append(partial(_outside, subject, outside))
-    if inside or not modules:
-        chosen = inside or _modules(workspace.root, gpus=bool(gpus))
-        parts = shards(chosen) if gpus and parallel > 1 else [tuple(chosen)]
-        jobs += [partial(_inside, subject, "container", part) for part in parts]
-    chosen = _chosen(modules, "programs")
-    if programs or chosen:
-        jobs.append(partial(_inside, replace(subject, gpus=()), "programs", chosen))
+    modules = _modules(subject.workspace.root, gpus=bool(gpus))
+    parts = shards(modules) if gpus and parallel > 1 else [tuple(modules)]
+    jobs: list[Callable[[Progress], Found]] = [partial(outside, subject, ())]
+    jobs += [partial(inside, subject, "container", part) for part in parts]
+    if programs:
+        jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
@@ -237,29 +225,29 @@ def _said(note: ET.Element) -> str:
     return " ".join(message.split())
 
 
-def _ask_gpus(subject: Subject, *, needs_cuda: bool) -> str:
+def _ask_gpus(subject: Subject) -> str:
     """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails.
 
-    With `needs_cuda`, raises EngineError if CUDA does not work: all checks on a GPU would fail.
+    Raises EngineError if CUDA does not work: all checks on a GPU would fail.
     """
     with subject.container(subject.gpus) as container:
-        if needs_cuda:
-            doctor = container.exec("torch-entrypoint", "cuda-doctor")
-            if doctor.code:
-                reason = _TRIAL.search(doctor.output)
-                raise EngineError(
-                    "CUDA does not work in a container with these GPUs: "
-                    f"{reason[1] if reason else _end(doctor.output)}",
-                    "start one, and run `docker exec CONTAINER torch-entrypoint cuda-doctor`; "
-                    "see docs/gpu.md",
-                )
+        doctor = container.exec("torch-entrypoint", "cuda-doctor")
+        if doctor.code:
+            reason = _TRIAL.search(doctor.output)
+            raise EngineError(
+                "CUDA does not work in a container with these GPUs: "
+                f"{reason[1] if reason else _end(doctor.output)}",
+                "start one, and run `docker exec CONTAINER torch-entrypoint cuda-doctor`; "
+                "see docs/gpu.md",
+            )
         done = container.exec(
             "nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"
         )
     return "" if done.code else done.output
 
 
-def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Found:
+def outside(subject: Subject, modules: Sequence[str], progress: Progress = lambda _: None) -> Found:
+    """Run tests/image, or some of its modules, such as "test_files.py"."""
     workspace = subject.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
@@ -290,7 +278,9 @@ def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Fo
         return replace(found, processor_seconds=container.processor_seconds())
 
 
-def _inside(subject: Subject, folder: str, modules: Sequence[str], progress: Progress) -> Found:
+def inside(
+    subject: Subject, folder: str, modules: Sequence[str], progress: Progress = lambda _: None
+) -> Found:
     """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
@@ -359,12 +349,6 @@ def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
         fresh=subject.fresh,
     )
     return files | {f"listings/{name}": data for name, data in lists.items()}
-
-
-def _chosen(modules: Collection[str], suite: str) -> list[str]:
-    """The files of those modules that belong to a suite."""
-    parts = (module.partition("/") for module in modules)
-    return [f"{name}.py" for part, _, name in parts if part == suite]
 
 
 def _modules(root: Path, *, gpus: bool) -> list[str]:
