@@ -202,13 +202,6 @@ def entries(data: bytes) -> list[list[Code]]:
     return found
 
 
-def relocations(data: bytes) -> set[tuple[int, int]]:
-    """Where a library's relocations are, and where they point to."""
-    rela = ELFFile(BytesIO(data)).get_section_by_name(".rela.dyn")
-    assert isinstance(rela, RelocationSection)
-    return {(r["r_offset"], r["r_addend"]) for r in rela.iter_relocations()}
-
-
 def pruned(data: bytes, arches: list[int], *, symbols: bool = True) -> bytes:
     """A library as prune() writes it."""
-    return b"".join(prune(memoryview(data), arches, symbols=symbols).pieces)
+    return prune(memoryview(data), arches, symbols=symbols)

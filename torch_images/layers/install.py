@@ -240,7 +240,7 @@ class _Place(WheelDestination):
     def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
         arches = self._arches if code else None
         try:
-            return b"".join(prune(memoryview(data), arches, symbols=symbols).pieces)
+            return prune(memoryview(data), arches, symbols=symbols)
         except PruneError as error:
             raise BuildError(
                 f"{path} cannot be pruned: {error}", "correct `removals` in images.yaml"
