@@ -16,7 +16,7 @@ from torch_images.errors import EngineError, LockError, UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.layers.make import ReadyLayer
-from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Wanted
+from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, ParentRequest
 from torch_images.maintain import gc
 from torch_images.oci.layout import Compressed
 
@@ -29,7 +29,7 @@ CONTAINERD = (
 
 def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, str]:
     """Those of one image, which has no base."""
-    wanted = Wanted(groups=groups, base=None, compiles=False)
+    wanted = ParentRequest(groups=groups, base=None, compiles=False)
     return parents.contexts({"image": wanted})["image"]
 
 
