@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_compare import compare, compared
+from bench_plots import plots
+from bench_report import markdown
+from bench_results import Figure, Result, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.bench.compare import compare, compared
-from torch_images.bench.plots import plots
-from torch_images.bench.report import markdown
-from torch_images.bench.results import Figure, Result, read
 from torch_images.errors import UsageError
 
 MACHINE = {"gpu": "NVIDIA X", "torch": "2.11.0", "driver": "580.1"}

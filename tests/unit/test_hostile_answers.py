@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
-from torch_images.bench import results
 from torch_images.build.build import _digests
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
@@ -67,7 +66,6 @@ def in_file(read: Callable[[Path], object]) -> Callable[[str, Path], object]:
         lambda text, _: lookup(NAME, FakeRunner({INSPECT: (0, text)})),
         in_file(read_report),
         in_file(listings._read),
-        in_file(results.read),
     ],
 )
 def test_deep_json_is_no_traceback(
