@@ -18,6 +18,7 @@ from torch_images.errors import (
     UnfinishedError,
     UsageError,
 )
+from torch_images.host.network import cause
 
 
 @dataclass(frozen=True)
@@ -214,18 +215,11 @@ def of_system(error: OSError) -> TorchImagesError | None:
         return UsageError(
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
         )
-    return _of_docker(error) if "docker" in sys.modules else None  # imports are slow
-
-
-def _of_docker(error: OSError) -> EngineError | None:
-    import docker.errors
-    import requests
-
-    from torch_images.host.network import cause
-
-    if isinstance(error, docker.errors.APIError):
+    # Imports are slow; without these modules no engine was used.
+    docker, requests = sys.modules.get("docker.errors"), sys.modules.get("requests")
+    if docker and isinstance(error, docker.APIError):
         reason = " ".join(str(error.explanation or error).split())
         return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
+    if requests and isinstance(error, requests.ConnectionError | requests.Timeout):
         return EngineError(f"engine connection lost: {cause(error)}", "try again once it runs")
     return None
