@@ -174,7 +174,7 @@ def test_the_image_says_what_it_has_and_passes(
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
     modules = ("test_compat.py", "test_metadata.py")
-    subject = Subject(info=info, wanted=wanted, workspace=own, engine=engine, run=runner)
+    subject = Subject(info=info, claim=wanted, workspace=own, engine=engine, run=runner)
     checks = outside(subject, modules).checks
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}

@@ -264,7 +264,7 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=run)
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=run)
     return outside(subject, ()).checks
 
 

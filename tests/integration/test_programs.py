@@ -20,7 +20,7 @@ def test_programs_work_in_the_default_image(
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
     wanted = claim_of(config, plan, info)
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=runner)
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
     names = sorted(path.stem for path in (ROOT / "tests/programs").glob("test_*.py"))
     checks = inside(subject, "programs", [f"{name}.py" for name in names]).checks
     assert [(c.name, c.message) for c in checks if c.outcome == "failed"] == []

@@ -167,7 +167,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     modules = ("test_arch", "test_versions", "test_features")
     wanted = claim_of(config, wrong, info)
     wanted["features"] = [*wanted["features"], "fbgemm-genai"]
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=runner)
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
     checks = inside(subject, "container", [f"{name}.py" for name in modules]).checks
     checks += outside(subject, ["test_metadata.py"]).checks
     failed = {check.name for check in checks if check.outcome == "failed"}

@@ -18,7 +18,7 @@ from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
-from torch_images.verify.suites import Found, Subject, examine, room, shards
+from torch_images.verify.suites import Subject, SuiteResult, examine, room, shards
 
 H100 = "Default, 81559, 580.159.04, NVIDIA H100 80GB HBM3\n"
 RTX = "Default, 32607, 580.159.04, NVIDIA GeForce RTX 5090\n"
@@ -100,12 +100,12 @@ class Machine(Runner):
         *,
         programs: bool = False,
         **how: Any,
-    ) -> Found:
+    ) -> SuiteResult:
         info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
         wanted = {"platform": "linux/arm64", "site_packages": "/x"}
         space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
         subject = Subject(
-            info=info, wanted=wanted, workspace=space, engine=cast("Engine", self), run=self, **how
+            info=info, claim=wanted, workspace=space, engine=cast("Engine", self), run=self, **how
         )
         return examine(subject, programs=programs)
 

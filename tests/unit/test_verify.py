@@ -21,7 +21,7 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, Platform
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Check, Found, Subject, parse_junit, suite_hash
+from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
 from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
@@ -196,10 +196,10 @@ def test_programs_run_until_they_pass(
     asked: list[bool] = []
     outcomes = ["failed", "passed", "failed"]
 
-    def examine(_: Subject, *, programs: bool, **__: object) -> Found:
+    def examine(_: Subject, *, programs: bool, **__: object) -> SuiteResult:
         asked.append(programs)
         check = Check(name="programs/test_a/test_x", outcome=outcomes.pop(0), seconds=1.0)
-        return Found(checks=(check,), observed={}, processor_seconds=1000.0)
+        return SuiteResult(checks=(check,), observed={}, processor_seconds=1000.0)
 
     monkeypatch.setattr("torch_images.verify.verify.examine", examine)
     reports = [verified(reuse=False, fresh=fresh) for fresh in (False, True, True)]
@@ -219,7 +219,8 @@ def test_layers_pass_by_the_check_of_their_files(
     )
     check = Check(name=CHECK, outcome=outcome, seconds=1.0)
     monkeypatch.setattr(
-        "torch_images.verify.verify.examine", lambda *_, **__: Found(checks=(check,), observed={})
+        "torch_images.verify.verify.examine",
+        lambda *_, **__: SuiteResult(checks=(check,), observed={}),
     )
     verified(reuse=False)
     assert kept.exists() is (outcome == "passed")

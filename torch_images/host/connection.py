@@ -20,12 +20,20 @@ from docker.tls import TLSConfig
 
 import docker
 from torch_images.errors import CommandError, EngineError, RightsError, TorchImagesError
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 
 MINIMUM = (25, 0)  # the first release whose containerd image store is not experimental
-_CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
+_HINT = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
+_CONTEXT = (
+    Diagnosis(
+        r'context "(?P<name>.*)"(?:: context not found| does not exist)',
+        *(EngineError, "there is no Docker context '{name}'", _HINT),
+    ),
+    Diagnosis("", EngineError, "the docker CLI names no engine: {message}", _HINT),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +149,13 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     )
 
 
-def _refused(output: str, environ: Mapping[str, str]) -> EngineError:
+def _refused(output: str, environ: Mapping[str, str]) -> TorchImagesError:
     """The error for a CLI that names no engine, from its `output`."""
-    lines = output.strip().splitlines()
-    reason = lines[-1] if lines else "no reason given"
+    reason = output.strip().rpartition("\n")[2]
     if host := environ.get("DOCKER_HOST"):
         # The reason may quote a password.
-        why = "" if "@" in host else f": {reason}"
         return EngineError(
-            f"DOCKER_HOST names no engine{why}",
+            "DOCKER_HOST names no engine" + ("" if "@" in host else f": {reason}"),
             "give an address such as unix:///var/run/docker.sock or tcp://HOST:PORT",
         )
-    if unknown := re.search(r'context "(.*)"(?:: context not found| does not exist)', reason):
-        return EngineError(f"there is no Docker context '{unknown[1]}'", _CONTEXTS)
-    return EngineError(f"the docker CLI names no engine: {reason}", _CONTEXTS)
+    return refusal(_CONTEXT, reason)

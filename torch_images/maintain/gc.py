@@ -23,7 +23,7 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, scratch
+from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
@@ -208,7 +208,7 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
 
 def _removed(path: Path) -> bool:
     """Remove a member of the cache. Returns whether it is gone."""
-    if (path / HELD).exists():
+    if (path / LOCK_FILE).exists():
         return discard(path)
     with _alone(path) as alone:
         if not alone or not is_free(path):
@@ -219,12 +219,12 @@ def _removed(path: Path) -> bool:
         return not room.exists()
 
 
-def build_cache(run: Runner, *, asked: bool) -> str:
-    """A line about the cache of buildx's current builder; if `asked`, removes all of it.
+def build_cache(run: Runner, *, prune: bool) -> str:
+    """A line about the cache of buildx's current builder; with `prune`, removes all of it.
 
     BuildKit does not record which project filled it, so nothing else is removed.
     """
-    if asked:
+    if prune:
         freed = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
         return f"build cache: {freed[-1].lower() if freed else 'nothing to remove'}"
     total = re.search(

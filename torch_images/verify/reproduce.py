@@ -198,17 +198,17 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
         ) from None
 
 
-def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
+def _is_committed(config: Config, image: LockedImage, root: Path) -> bool:
     """Whether the lock of an image is the one in a checkout."""
     try:
-        committed = image_lock(config, wanted.spec, root / "locks")
+        committed = image_lock(config, image.spec, root / "locks")
     except LockError:
         return False
-    return committed.digest == wanted.lock.digest
+    return committed.digest == image.lock.digest
 
 
 def _rebuild(
-    wanted: LockedImage,
+    image: LockedImage,
     root: Path,
     scratch: Path,
     options: Sequence[str],
@@ -218,7 +218,7 @@ def _rebuild(
 ) -> str:
     """Build in a checkout, isolated from this one except for the locks. Returns the digest."""
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    command += [*wanted.spec.arguments, *options]
+    command += [*image.spec.arguments, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_CONFIG": None,
@@ -229,14 +229,12 @@ def _rebuild(
     if not committed:
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
-        for name, text in wanted.lock.texts().items():
+        for name, text in image.lock.texts().items():
             grammar.write(scratch / "locks" / name, text)
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
-        raise BuildError(
-            f"{wanted.spec.id} could not be rebuilt; the lines above say why"
-        ) from None
+        raise BuildError(f"{image.spec.id} could not be rebuilt; the lines above say why") from None
     return str(json.loads(done.output)[0]["digest"])
 
 
@@ -246,22 +244,22 @@ def original(digest: str) -> str:
 
 
 @contextlib.contextmanager
-def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
+def _kept(digest: str, image: LockedImage, engine: Engine) -> Iterator[None]:
     """Keep an image, and the one with the candidate tag, while the rebuild uses that tag."""
-    candidate = engine.digest(wanted.candidate)
+    candidate = engine.digest(image.candidate)
     kept = {digest, *([candidate] if candidate else [])}
     for each in kept:
         engine.tag(each, *original(each).split(":"))
     try:
         yield
     finally:
-        engine.untag(wanted.candidate)
+        engine.untag(image.candidate)
         if candidate:
-            engine.tag(candidate, *wanted.candidate.rsplit(":", 1))
-        for image in engine.listed():
+            engine.tag(candidate, *image.candidate.rsplit(":", 1))
+        for each in engine.listed():
             # Removing the only tag would remove the image.
-            if image.id in kept and len(image.tags) > 1:
-                engine.untag(original(image.id))
+            if each.id in kept and len(each.tags) > 1:
+                engine.untag(original(each.id))
 
 
 def _builder(engine: Engine, run: Runner) -> str:
