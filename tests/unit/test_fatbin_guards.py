@@ -223,3 +223,30 @@ def test_headers_that_lie_over_each_other_are_refused() -> None:
     table = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 16, 0, 0, 0, 0)  # names: the first 16 bytes
     with pytest.raises(PruneError, match=r"^changes overlap at 0x48$"):
         pruned(header + bytes(8) + table, [80])
+
+
+def test_a_table_that_is_loaded_stays() -> None:
+    """Such as .debug_gdb_scripts, which a debugger reads from memory."""
+    new = prune(memoryview(library(ONE, debug=2)), None)
+    section = ELFFile(BytesIO(new)).get_section_by_name(".debug_info")
+    assert section
+    assert section.data() == b"i" * (2 * PAGE + 16)
+
+
+def test_bounds_of_quadratic_work() -> None:
+    """Relocations that many sections name, and names without an end."""
+    data = library(ONE)
+    shoff, shnum = headers_of(data)
+    changed = bytearray(data)
+    for number in (1, 2, 4):
+        struct.pack_into("<I", changed, shoff + 64 * number + 4, 4)
+        struct.pack_into("<QQ", changed, shoff + 64 * number + 24, 0, len(data) // 24 * 24)
+    with pytest.raises(PruneError, match="overlap"):
+        pruned(bytes(changed), [80])
+    names = bytes(9) + b"n" * 1000 + b"\0"
+    changed = bytearray(data + names)
+    struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
+    for number in range(shnum):
+        struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
+    with pytest.raises(PruneError, match="damaged"):
+        section(memoryview(changed), "n" * 1000)

@@ -170,12 +170,12 @@ def _write(result: Path, folder: Path, *, keep: bool = False) -> None:
 
 
 def _reporter(*words: str) -> str:
-    """Run scripts/bench_report. Returns its output; raises UsageError with its last line."""
+    """Run bench_program.py. Returns its output; raises UsageError with its last line."""
     from torch_images.errors import CommandError
     from torch_images.host.runner import Runner
     from torch_images.project import PACKAGE
 
-    program = str(verb.ROOT / "scripts" / "bench_report")
+    program = str(verb.ROOT / "scripts" / "bench_report" / "bench_program.py")
     env = {"PYTHONPATH": str(PACKAGE.parent)}
     try:
         return Runner().run([sys.executable, program, *words], env=env).output

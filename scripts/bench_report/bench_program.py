@@ -1,7 +1,7 @@
 """Reports and comparisons of what scripts/bench measured.
 
-    python scripts/bench_report write RESULT FOLDER [REFERENCE ...]
-    python scripts/bench_report compare FIRST SECOND [--json]
+    python scripts/bench_report/bench_program.py write RESULT FOLDER [REFERENCE ...]
+    python scripts/bench_report/bench_program.py compare FIRST SECOND [--json]
 
 `write` puts README.md and plots into a folder.
 """
@@ -58,4 +58,5 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     print(json.dumps(rows, indent=2) if as_json else compared(a, b, differences))
 
 
-main()
+if __name__ == "__main__":
+    main()
