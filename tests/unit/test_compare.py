@@ -30,7 +30,9 @@ def layer(change: Change = lambda _: None, form: int = tarfile.PAX_FORMAT) -> by
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:", format=form) as archive:
         for member in members:
-            data = member.pax_headers.pop("content", member.name).encode()
+            headers = dict(member.pax_headers)
+            data = headers.pop("content", member.name).encode()
+            member.pax_headers = headers
             member.size = len(data) if member.isreg() else 0
             archive.addfile(member, io.BytesIO(data))
     return out.getvalue()
@@ -73,7 +75,12 @@ def found(one: Path, two: Path) -> Found:
 
 def put(**fields: Any) -> Change:
     """Change fields of d/a."""
-    return lambda members: [setattr(members[1], name, value) for name, value in fields.items()]
+
+    def change(members: list[tarfile.TarInfo]) -> None:
+        for name, value in fields.items():
+            setattr(members[1], name, value)
+
+    return change
 
 
 @pytest.mark.parametrize(

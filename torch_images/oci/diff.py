@@ -7,13 +7,14 @@ https://github.com/reproducible-containers/diffoci
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from torch_images.errors import EngineError
 from torch_images.oci.contents import unpacked
@@ -86,7 +87,7 @@ def compare(first: Path, second: Path) -> Comparison:
 
 
 def _facts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:
-    content = tar.extractfile(member) if member.isreg() else None
+    content = cast("io.BufferedReader", tar.extractfile(member)) if member.isreg() else None
     digest = hashlib.file_digest(content, "sha256").hexdigest() if content else ""
     attributes = {k: v for k, v in member.pax_headers.items() if k.startswith("SCHILY.xattr.")}
     return (

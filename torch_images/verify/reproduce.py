@@ -256,10 +256,10 @@ def _kept(digest: str, image: LockedImage, engine: Engine) -> Iterator[None]:
         engine.untag(image.candidate)
         if candidate:
             engine.tag(candidate, *image.candidate.rsplit(":", 1))
-        for each in engine.listed():
+        for listed in engine.listed():
             # Removing the only tag would remove the image.
-            if each.id in kept and len(each.tags) > 1:
-                engine.untag(original(each.id))
+            if listed.id in kept and len(listed.tags) > 1:
+                engine.untag(original(listed.id))
 
 
 def _builder(engine: Engine, run: Runner) -> str:
