@@ -169,26 +169,6 @@ def context(config: Path, name: str, host: str) -> Path:
 
 
 @needs_cli
-def test_the_order_of_what_names_an_engine(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert current(Runner()).host == SOCKET
-    context(config, "one", "tcp://127.0.0.1:1")
-    context(config, "two", "tcp://127.0.0.1:2")
-    settings = config / "config.json"
-    settings.write_text('{"currentContext": "one"}')
-    assert current(Runner()).host == "tcp://127.0.0.1:1"
-    monkeypatch.setenv("DOCKER_CONTEXT", "two")
-    assert current(Runner()).host == "tcp://127.0.0.1:2"
-    monkeypatch.setenv("DOCKER_CONTEXT", "default")
-    assert current(Runner()).host == SOCKET
-    monkeypatch.setenv("DOCKER_CONTEXT", "none such")
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:3")
-    assert current(Runner()).host == "tcp://127.0.0.1:3"
-    monkeypatch.setenv("DOCKER_HOST", "")
-    monkeypatch.setenv("DOCKER_CONTEXT", "")
-    assert current(Runner()).host == "tcp://127.0.0.1:1"
-
-
-@needs_cli
 @pytest.mark.parametrize("allowed", ["", "ask", "yes"])
 def test_a_mistyped_context_is_no_other_engine(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str

@@ -288,9 +288,7 @@ def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root:
             "torch-cu130:pod",
             "--cuda 13.0 --torch 2.14.1 --source wheel --base trixie --variant pod",
         ),
-        ("cu130-torch2.14.1-trixie-pod", "--cuda 13.0 --torch 2.14.1 --source wheel"),
         ("torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"),
-        ("torch-cu130:latest", "--cuda 13.0 --torch 2.14.1"),
     ],
 )
 def test_an_image_that_is_not_built_comes_with_the_command(
