@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from torch_images.bench.results import read
+from bench_results import read
+
 from torch_images.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ from torch_images.errors import EngineError, LockError, UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.layers.make import ReadyLayer
-from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Wanted
+from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, ParentRequest
 from torch_images.maintain import gc
 from torch_images.oci.layout import Compressed, write_layout
 
@@ -36,7 +36,7 @@ def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, s
             pass
         write_layout(Path(folder, "base"), tree, history="the base")
         base.set_result(Path(folder, "base"))
-        wanted = Wanted(groups=groups, base=base, compiles=False)
+        wanted = ParentRequest(groups=groups, base=base, compiles=False)
         return parents.contexts({"image": wanted})["image"]
 
 

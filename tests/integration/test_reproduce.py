@@ -281,7 +281,7 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         assert verdict["outcome"] == "different"
         assert verdict["commit"] == ""
         [found] = [d for d in verdict["differences"] if d["layer"]]
-        assert (found["path"], found["kind"]) == ("usr/local/planted", "content")
+        assert (found["path"], found["kind"]) == ("usr/local/planted", "changed")
         assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
     finally:
         engine.untag(CANDIDATE)

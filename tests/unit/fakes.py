@@ -61,7 +61,7 @@ class FakeEngine(Engine):
     def listed(self) -> tuple[ListedImage, ...]:
         return tuple(self.images)
 
-    def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
+    def details(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
         return tuple(
             OurImage(
                 id=i.id,

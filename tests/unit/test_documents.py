@@ -7,6 +7,7 @@ import functools
 import re
 
 import pytest
+from bench_results import read
 
 from tests.documents import (
     DATA,
@@ -21,7 +22,6 @@ from tests.documents import (
     page,
     slugs,
 )
-from torch_images.bench.results import read
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.publish import ledger

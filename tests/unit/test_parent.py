@@ -20,7 +20,7 @@ from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
 from torch_images.host.network import Network
 from torch_images.layers.make import ReadyLayer, making
-from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, Wanted
+from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, ParentRequest
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import layout_digest, write_layout
 
@@ -101,7 +101,7 @@ def contexts(
     parents: ParentImages, groups: Mapping[str, Layers], base: Layout, *, compiles: bool
 ) -> dict[str, str]:
     """Those of one image."""
-    wanted = Wanted(groups=groups, base=base, compiles=compiles)
+    wanted = ParentRequest(groups=groups, base=base, compiles=compiles)
     return parents.contexts({"image": wanted})["image"]
 
 
@@ -188,7 +188,7 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
     with layers_of(tmp_path, "one", "two") as (one, two):
         groups: list[dict[str, Layers]] = [{"cuda": [one]}, {"cuda": [two]}]
         wanted = {
-            name: Wanted(groups=held, base=base, compiles=False)
+            name: ParentRequest(groups=held, base=base, compiles=False)
             for name, held in zip("ab", groups, strict=True)
         }
         found = made(tmp_path, Engine()).contexts(wanted)
@@ -202,7 +202,7 @@ def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path)
     failed.set_exception(LockError("not the file"))
     engine = StandInEngine()
     wanted = {
-        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
+        name: ParentRequest(groups={"cuda": [layer]}, base=base, compiles=False)
         for name, layer in (("a", never), ("b", failed))
     }
     with pytest.raises(LockError, match="not the file"):

@@ -278,7 +278,7 @@ def test_whose_python_makes_bytecode(
         return ReadyBase(lock=lock, layout=Path("/", lock.name), digest="d")
 
     monkeypatch.setattr(BaseMaker, "base", base)
-    monkeypatch.setattr(Engine, "info", lambda _: {"Architecture": machine})
+    monkeypatch.setattr(Engine, "platform", lambda _: of_machine(machine))
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     made = prepare.Preparer(
         config,

@@ -24,7 +24,7 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
-from torch_images.host.scratch import HELD
+from torch_images.host.scratch import LOCK_FILE
 from torch_images.host.workspace import Workspace
 from torch_images.publish import pipeline
 
@@ -56,7 +56,7 @@ class Baking(FakeRunner):
     ) -> Completed:
         self.both.wait(PATIENCE)
         [file] = [word.removeprefix("--file=") for word in command if word.startswith("--file=")]
-        assert Path(file).with_name(HELD).exists()  # `gc` leaves it while the build lives
+        assert Path(file).with_name(LOCK_FILE).exists()  # `gc` leaves it while the build lives
         targets = json.loads(Path(file).read_text())["target"]
         for name, target in targets.items():
             first = Path(target["context"], "Dockerfile").read_text().splitlines()[0]

@@ -23,7 +23,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, making, no_progress
-from torch_images.layers.parent import ParentImages, Wanted
+from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
@@ -104,7 +104,7 @@ class Preparer:
             }
             return parents.contexts(
                 {
-                    image.target: Wanted(
+                    image.target: ParentRequest(
                         groups={
                             n: [layers[p] for p in ps] for n, ps in plans[image.target].items()
                         },

@@ -189,7 +189,7 @@ def gc(options: Gc) -> None:
         if not options.json:
             print(report.collected(item, done=not options.dry_run))
     left = gc.staying(workspace.cache, engine, namespace) if options.images else ()
-    freed = gc.build_cache(run, asked=options.cache and not options.dry_run)
+    freed = gc.build_cache(run, prune=options.cache and not options.dry_run)
     if not options.dry_run:
         forget(workspace.cache, engine)
     if options.json:

@@ -320,14 +320,11 @@ def verdict(result: Verdict) -> str:
 
 
 def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
-    """A table of differences: layer, kind, path, both values."""
+    """A table of differences: layer, kind, path."""
     lines = [f"  {'layer':<6} {'kind':<14} path"]
     for one in items[:limit]:
         where = str(one.layer) if one.layer else "-"
-        lines.append(f"  {where:<6} {one.kind:<14} {one.path}")
-        if one.first or one.second:
-            values = f"{one.first or 'nothing'} -> {one.second or 'nothing'}"
-            lines.append(f"  {'':<21} {values[:160]}")
+        lines.append(f"  {where:<6} {one.kind:<14} {one.path or '(the whole layer)'}")
     if len(items) > limit:
         lines.append(f"  and {len(items) - limit} more; --json lists them all")
     return lines

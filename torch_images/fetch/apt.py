@@ -24,6 +24,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
+from torch_images.host.diagnose import Diagnosis, diagnose
 from torch_images.host.network import URL, Network, cause, split_user
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import left_behind, scratch
@@ -44,40 +45,40 @@ _TELL = (
 # Packages that mmdebstrap's variant "minbase" installs besides the requested ones.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
-# Messages of apt or mmdebstrap, with the error and the advice for each.
-_PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
-    (
+# Messages of apt or mmdebstrap.
+_PROBLEMS = (
+    Diagnosis(
         r"No space left on device",
         *(DiskError, "the disk filled up while making {what}", "free some space"),
     ),
-    (
+    Diagnosis(
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
         LockError,
         "{what}: the archive is not signed by the key that is pinned for it",
         "correct the mirror, or the key in images.yaml",
     ),
-    (
+    Diagnosis(
         r"Release file for \S+ is (?:expired|not valid yet)",
         NetworkError,
         "{what}: the mirror's index of {suite} is too old or from the future",
         "correct this machine's clock, or name another mirror with --mirror or TORCH_IMAGES_MIRROR",
     ),
-    (
+    Diagnosis(
         r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
         NetworkError,
         "{what}: the mirror could not be reached or lacks {suite}",
         "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
     ),
-    (
+    Diagnosis(
         r"unable to pick chroot mode",
         BuildError,
         "{what}: mmdebstrap does not work for users other than root",
         "install uidmap, which has newuidmap, and check that /etc/subuid lists this user",
     ),
-    (
-        r"Unable to locate package \S+",
+    Diagnosis(
+        r"Unable to locate package (?P<package>\S+)",
         LockError,
-        "{what}: the mirror has no package {found}",
+        "{what}: the mirror has no package {package}",
         "correct its packages in images.yaml",
     ),
 )
@@ -268,12 +269,9 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
 
     `what` is the product, such as "base bookworm"; `suite` the suite that it asked for.
     """
-    text = error.output
-    for pattern, kind, problem, hint in _PROBLEMS:
-        if match := re.search(pattern, text):
-            words = {"what": what, "suite": suite, "found": match[0].rpartition(" ")[2]}
-            return kind(problem.format(**words), hint)
-    lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
+    if problem := diagnose(_PROBLEMS, error.output, what=what, suite=suite):
+        return problem
+    lines = [line for line in error.output.splitlines() if line.startswith("E: ")] or [str(error)]
     return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
 
 

@@ -187,7 +187,7 @@ class StaleRun:
             return
         parents = [
             gc.Item(name=name, size=0, used=parent.tagged, tag=name)
-            for parent in self.engine.looked_into(ours(cache, self.engine))
+            for parent in self.engine.details(ours(cache, self.engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
         groups = layer_plans(self.config, image.spec, image.lock, small=small).values()

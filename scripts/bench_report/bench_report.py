@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch_images.bench.results import Figure, Result
+from bench_results import Figure, Result
+
 from torch_images.markdown import table
 
 _METHOD = (

@@ -5,13 +5,13 @@ A result has every sample of every case, in seconds per call (scripts/bench).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch_images import jsondoc
 from torch_images.errors import UsageError, suggest
 
 SCHEMA = 2
@@ -165,7 +165,7 @@ class Result:
 def read(path: Path) -> Result:
     """A result of `torch-bench`, or reference data. Raises UsageError for another file."""
     try:
-        data = jsondoc.parse(path.read_bytes())
+        data = json.loads(path.read_bytes())
         schema = data["schema"]
         if schema not in SCHEMAS:
             known = " and ".join(map(str, SCHEMAS))

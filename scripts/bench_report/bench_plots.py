@@ -8,10 +8,9 @@ import matplotlib as mpl
 
 mpl.use("svg")
 
+from bench_results import Figure, Result
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-
-from torch_images.bench.results import Figure, Result
 
 # Equal results give equal files, without dates and random names.
 mpl.rcParams["svg.hashsalt"] = "torch-images"

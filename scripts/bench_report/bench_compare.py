@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_images.bench.report import ms
-from torch_images.bench.results import Result
+from bench_report import ms
+from bench_results import Result
+
 from torch_images.errors import UsageError
 from torch_images.markdown import table
 
