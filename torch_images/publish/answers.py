@@ -34,9 +34,8 @@ class Row:
     """One answer.
 
     `kind` describes its GPUs, such as "8.9, GeForce". `platform` is "" for any; `branches` has the
-    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image`,
-    `id` and `proof` are "", and `way` says why. `id` is also "" for an image that is not in the
-    catalogue, and so has no page.
+    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image` and
+    `proof` are "", and `way` says why.
     """
 
     gpus: tuple[str, ...]
@@ -45,7 +44,6 @@ class Row:
     branches: tuple[str, ...] = ()
     way: str
     image: str = ""
-    id: str = ""
     proof: str = ""
 
 
@@ -148,10 +146,8 @@ def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Ro
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
         if suggestion := best[together[0]]:
-            way, identifier = _WAYS[suggestion.rank], suggestion.id if suggestion.listed else ""
-            yield replace(
-                drivers, way=way, image=suggestion.image, id=identifier, proof=suggestion.proof
-            )
+            way = _WAYS[suggestion.rank]
+            yield replace(drivers, way=way, image=suggestion.image, proof=suggestion.proof)
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:
