@@ -177,7 +177,6 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["digest"] == second.digest
-    assert [layer["size"] for layer in found["layers"]] == pytest.approx([LAYER_SIZE] * 4, rel=0.01)
     assert found["references"] == [f"{server.host}/{REPOSITORY}:{tag}" for tag in second.tags]
     now = dict.fromkeys(second.tags, second.digest) | {first.immutable: first.digest}
     assert tags(server.host) == now
@@ -391,11 +390,7 @@ def test_a_real_image_comes_back_whole(built: Built, server: Registry) -> None:
     image = built
     done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["digest"] == image.digest
-    held = [layer["holds"] for layer in found["layers"]]
-    assert held[0] == "base"
-    assert set(held) >= {"CUDA libraries, the small ones", f"torch {T130}", "Python packages"}
+    assert json.loads(done.stdout)["digest"] == image.digest
     with second_engine(runs=True) as second:
         env = {"DOCKER_HOST": second}
         reference = f"{server.host}/{REPOSITORY}@{image.digest}"

@@ -4,14 +4,13 @@ The immutable tag names the axes of an image, ends in the hash of its inputs and
 floating tags are short. Each only moves forward: to a newer torch, then to inputs of the same or a
 later day. An image that is not built from locked inputs alone gets no floating tag.
 
-A floating tag names no platform. It points to an index once images for several platforms exist: see
-joint.py.
+A floating tag names no platform. It points to an index once images for several platforms exist.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -21,7 +20,6 @@ from torch_images.config.image import LATEST, ImageSpec, short
 from torch_images.config.matrix import kin, of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.host.workers import workers
 from torch_images.platforms import AMD64
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
@@ -33,10 +31,7 @@ _NAMESPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the most specific first.
-
-    `immutable` is "" for an index, which has floating tags only.
-    """
+    """The tags of one image in its repository, such as "torch-cu130"; the most specific first."""
 
     repository: str
     immutable: str
@@ -44,72 +39,71 @@ class Names:
 
     def references(self, namespace: str) -> tuple[str, ...]:
         """Every name in a registry, the immutable one first."""
-        tags = (self.immutable, *self.floating)
-        return tuple(f"{namespace}/{self.repository}:{tag}" for tag in tags if tag)
+        return tuple(
+            f"{namespace}/{self.repository}:{tag}" for tag in (self.immutable, *self.floating)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The manifest of an image for one platform, such as "linux/arm64", "" for an unknown one.
+    """An image for one platform, such as "linux/arm64", "" for an unknown one.
 
-    `size` is the bytes of the manifest itself, 0 if no registry has it yet. `created` is the time
-    of the image's inputs (RFC 3339).
+    `created` is the time of its inputs (RFC 3339).
     """
 
     platform: str
     digest: str
-    media_type: str
-    size: int
     created: str
     labels: ImageLabels
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagTarget:
-    """An image as the target of a tag: its digest, and the facts that decide which is newer.
+    """What a tag refers to: one image, or an index of images for several platforms.
 
-    `digest` is that of its manifest or index, "" for an index that does not exist yet.
-    `created` is the date of its inputs (RFC 3339).
-    `manifests` are its own, or those of the index; () if they were not looked up.
+    `digest` is that of the manifest or index, "" for an index that does not exist yet.
     """
 
     digest: str
-    torch: str
-    created: str
-    manifests: tuple[Manifest, ...] = ()
+    manifests: tuple[Manifest, ...]
 
-    @classmethod
-    def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
-        """A target from facts of an engine or a registry."""
-        return cls(digest=digest, torch=labels.torch or "0", created=created[:10])
+    @property
+    def torch(self) -> str:
+        """The version of torch; "0" for images that are not this project's."""
+        return self.manifests[0].labels.torch or "0"
+
+    @property
+    def created(self) -> str:
+        """The day of the oldest inputs."""
+        return min(image.created for image in self.manifests)[:10]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of the images."""
+        return tuple(image.digest for image in self.manifests)
 
     def of_platform(self, platform: str) -> Manifest | None:
-        """Its manifest for a platform; None if it has none."""
+        """Its image for a platform; None if it has none."""
         return next((m for m in self.manifests if m.platform == platform), None)
-
-    def same(self, other: TagTarget) -> bool:
-        """Whether both are the same image. Indexes without a digest are compared by manifests."""
-        if self.digest and other.digest:
-            return self.digest == other.digest
-        mine, theirs = ({m.digest for m in t.manifests} for t in (self, other))
-        return bool(mine) and mine == theirs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
     """What happens to one tag: `state` is new, moves, there (already), stays or taken.
 
-    `held` is the digest that the tag has now, "" for none; `reason` says why it stays or is taken.
+    `digests` are the images that it refers to afterwards. `held` is the digest that the tag has
+    now, "" for none; `reason` says why it stays or is taken.
     """
 
     reference: str
     state: str
+    digests: tuple[str, ...]
     held: str = ""
     reason: str = ""
 
     @property
     def changes(self) -> bool:
-        """Whether the tag will name another image than now."""
+        """Whether the tag will refer to another image than now."""
         return self.state in (NEW, MOVES)
 
 
@@ -186,41 +180,22 @@ def observed(
     )
 
 
-def plan_moves(
-    names: Names,
-    ours: TagTarget,
-    namespace: str,
-    lookup: Callable[[str], TagTarget | None],
-    *,
-    waits: str = "",
-) -> tuple[Move, ...]:
-    """The move of each tag.
-
-    `lookup(reference)`: current target or None. `waits` is the reason why no floating tag may move,
-    else "". Looks all names up in parallel, because a registry may be far away.
-    """
-    references = names.references(namespace)
-    if not references:
-        return ()
-    with workers(len(references)) as pool:
-        targets = tuple(pool.map(lookup, references))
-    moves = []
-    for reference, held in zip(references, targets, strict=True):
-        state, reason = NEW, ""
-        immutable = bool(names.immutable) and reference.endswith(f":{names.immutable}")
-        if held and held.same(ours):
-            state = THERE
-        elif held and immutable:
-            state = TAKEN
-            reason = f"it is {held.digest}"
-        elif waits and not immutable:
-            state, reason = STAYS, waits
-        elif held:
-            reason = _obstacle(ours, held)
-            state = STAYS if reason else MOVES
-        digest = held.digest if held else ""
-        moves.append(Move(reference=reference, state=state, held=digest, reason=reason))
-    return tuple(moves)
+def move(
+    reference: str, ours: TagTarget, held: TagTarget | None, *, immutable: bool = False
+) -> Move:
+    """What happens to a tag that refers to `held` now, None for a new one."""
+    if held is None:
+        return Move(reference=reference, state=NEW, digests=ours.digests)
+    state, reason = MOVES, ""
+    if set(held.digests) == set(ours.digests):
+        state = THERE
+    elif immutable:
+        state, reason = TAKEN, f"it is {held.digest}"
+    elif reason := _obstacle(ours, held):
+        state = STAYS
+    return Move(
+        reference=reference, state=state, digests=ours.digests, held=held.digest, reason=reason
+    )
 
 
 def namespace(config: Config, named: str) -> str:
