@@ -13,11 +13,11 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
+from torch_images.pick import answers, gpus, pick
+from torch_images.pick.answers import NEWER, OLDER, Row
+from torch_images.pick.drivers import find_driver
 from torch_images.platforms import AMD64, ARM64, PLATFORMS
-from torch_images.publish import answers, gpus, pick
-from torch_images.publish.answers import NEWER, OLDER, Row
-from torch_images.publish.drivers import find_driver
-from torch_images.publish.ledger import State
+from torch_images.verify.ledger import State
 
 # An image's name and proof; None where none works.
 Answer = tuple[str, str] | None

@@ -37,13 +37,13 @@ from torch_images.config.lock_requests import (
 from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import describe, find_image
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError
 from torch_images.locks.debs import read_debs
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import read_sources
 from torch_images.locks.wheels import WheelLock, read_wheels
-from torch_images.publish.tag_rules import floating
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "locks"

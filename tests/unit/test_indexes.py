@@ -44,6 +44,7 @@ from torch_images.config.lock_requests import (
 )
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
+from torch_images.config.tags import floating
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import ConfigError, LockError, NetworkError, UsageError
 from torch_images.fetch import resolve as resolving
@@ -71,7 +72,6 @@ from torch_images.locks.wheels import (
     read_wheels,
     requirements_text,
 )
-from torch_images.publish.tag_rules import floating
 
 Write = Callable[..., Path]
 

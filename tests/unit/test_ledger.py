@@ -30,9 +30,8 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.project import LEDGER
-from torch_images.publish import ledger
-from torch_images.publish.ledger import Line, State
-from torch_images.verify import identify, verify
+from torch_images.verify import identify, ledger, verify
+from torch_images.verify.ledger import Line, State
 from torch_images.verify.suites import Check
 from torch_images.verify.verify import VerifyReport
 
@@ -292,6 +291,6 @@ def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) 
 
 def test_reading_the_ledger_imports_nothing_that_builds() -> None:
     """`matrix` and `pick` read it each time; docker-py and requests take a third of a second."""
-    code = "import sys, torch_images.publish.ledger; print({'docker', 'requests'} & {*sys.modules})"
+    code = "import sys, torch_images.verify.ledger; print({'docker', 'requests'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -23,11 +23,11 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
+from torch_images.pick.drivers import find_driver, unsupported
+from torch_images.pick.gpus import CAVEATS, find_gpu, host_platform
+from torch_images.pick.pick import answer, build_commands, commands, pick
 from torch_images.platforms import AMD64, ARM64, Platform
-from torch_images.publish.drivers import find_driver, unsupported
-from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
-from torch_images.publish.ledger import State, states
-from torch_images.publish.pick import answer, build_commands, commands, pick
+from torch_images.verify.ledger import State, states
 
 COMPAT, MINOR = "uses the compat library", "by minor-version compatibility"
 

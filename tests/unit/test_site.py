@@ -16,8 +16,9 @@ from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
-from torch_images.publish import answers, ledger
+from torch_images.pick import answers
 from torch_images.publish.site import generate, write
+from torch_images.verify import ledger
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
 PROVED = "cu130-torch2.14.1-trixie-runtime"

@@ -16,6 +16,7 @@ from torch_images.build.render import ContextFile
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix, sisters
+from torch_images.config.tags import floating
 from torch_images.config.types import Config, Row
 from torch_images.errors import UsageError, VerifyError
 from torch_images.publish.tag_rules import (
@@ -26,7 +27,6 @@ from torch_images.publish.tag_rules import (
     THERE,
     Manifest,
     TagTarget,
-    floating,
     move,
     namespace,
     observed,

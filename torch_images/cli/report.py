@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a build does not need these imports
     from torch_images.fetch.update import Finding
     from torch_images.maintain.gc import Item
     from torch_images.oci.diff import Difference
-    from torch_images.publish.pipeline import Made
+    from torch_images.pipeline.make import Made
     from torch_images.verify.reproduce import Verdict
     from torch_images.verify.verify import VerifyReport
 

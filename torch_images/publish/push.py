@@ -18,6 +18,7 @@ from torch_images.build import labels
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, plan_images, version
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import sisters
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import LockError, PublishError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -33,7 +34,6 @@ from torch_images.publish.tag_rules import (
     Manifest,
     Move,
     TagTarget,
-    floating,
     move,
     observed,
 )

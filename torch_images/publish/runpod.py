@@ -24,9 +24,9 @@ from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
 from torch_images.markdown import table
+from torch_images.pick.gpus import Gpu
+from torch_images.pick.pick import judge
 from torch_images.platforms import AMD64
-from torch_images.publish.gpus import Gpu
-from torch_images.publish.pick import judge
 from torch_images.publish.tag_rules import Manifest, TagTarget
 from torch_images.verify.identify import VerifiedImage, spec_of
 

@@ -21,8 +21,9 @@ from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import compat_versions
-from torch_images.publish import answers, ledger, pick
-from torch_images.publish.gpus import CAVEATS
+from torch_images.pick import answers, pick
+from torch_images.pick.gpus import CAVEATS
+from torch_images.verify import ledger
 
 _STATIC = ("filter.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")

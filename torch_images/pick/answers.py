@@ -13,10 +13,10 @@ from itertools import takewhile
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
+from torch_images.pick import gpus, pick
+from torch_images.pick.drivers import find_driver
 from torch_images.platforms import ARM64, Platform
-from torch_images.publish import gpus, pick
-from torch_images.publish.drivers import find_driver
-from torch_images.publish.ledger import State
+from torch_images.verify.ledger import State
 
 Compat = Mapping[Platform, Mapping[str, str]]
 # Names for the branches before and after those in images.yaml and the locks.
