@@ -10,7 +10,6 @@ the printed command of curl sends the template.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
@@ -126,25 +124,10 @@ def _require_pod(config: Config, spec: ImageSpec) -> None:
         )
     lacking = [f"{name} (port {n})" for n, name in SERVICES.items() if n not in spec.variant.ports]
     if lacking:
-        words = " ".join(_pod_variant(config, spec).arguments)
         raise UsageError(
             f"{spec.id} has no {' and no '.join(lacking)}, so nobody could connect to its pod",
-            f"build an image with them: `invoke build {words}`",
+            f"build an image with them: `invoke build --variant {config.pods.variant}`",
         )
-
-
-def _pod_variant(config: Config, spec: ImageSpec) -> ImageSpec:
-    """The image for pods that corresponds to another image, else the default one."""
-    pods = {"variant": config.pods.variant, "platform": PLATFORM}
-    same = {axis: spec.axes[axis] for axis in ("cuda", "base", "source", "compat")}
-    same |= {} if spec.source.compiled else {"torch": spec.release.version}
-    with contextlib.suppress(UsageError):
-        if of_the_project(config, choose(config, **pods, **same)):
-            # An image for fewer architectures has the same locks.
-            return choose(
-                config, **pods, **same, arch=None if spec.whole else ",".join(spec.arches)
-            )
-    return choose(config, **pods)
 
 
 def body(
