@@ -171,16 +171,14 @@ def test_equal_inputs_give_equal_bytes(
     named = make(few, commit="c0ffee1")
     assert "from commit c0ffee1 ." in Page(named["index.html"]).text
     assert "from commit" not in Page(plain["index.html"]).text
-    for wrong in ("C0FFEE1", "c0ffee", "c0ffee1\n", "x" * 40, "0" * 41):
-        with pytest.raises(UsageError, match="is not a commit; give 7 to 40"):
-            make(few, commit=wrong)
 
 
 def test_any_text_stays_text(few: Config, make: Callable[..., dict[str, bytes]]) -> None:
     variants = tuple(replace(v, description=HOSTILE) for v in few.variants)
     first, *others = few.architectures
     arches = (replace(first, gpus=(*first.gpus, HOSTILE)), *others)
-    page = Page(make(replace(few, variants=variants, architectures=arches))["index.html"])
+    hostile = replace(few, variants=variants, architectures=arches)
+    page = Page(make(hostile, commit=HOSTILE)["index.html"])
     assert "img" not in {tag for tag, _ in page.found}
     assert not page.values("onerror")
     assert HOSTILE in page.text

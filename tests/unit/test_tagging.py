@@ -120,7 +120,7 @@ def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> Non
     label = labels.read(labels.write(config, image))
     names = observed(config, image.spec, label, SEEN)
     assert names.immutable == version(config, image)
-    assert names.references("ghcr.io/me")[-1] == "ghcr.io/me/torch-cu130:sm120"
+    assert (names.repository, names.floating[-1]) == ("torch-cu130", "sm120")
     for key, value, text in (
         ("torch", "2.10.0+cu130", f"saw torch 2.10.0, but the tag says {T130}"),
         ("cuda", "12.8", "saw CUDA 12.8, but the tag says 13.0"),

@@ -7,7 +7,6 @@ without JavaScript, and loads nothing from other servers.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ import jinja2
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Architecture, Config
-from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick import answers, pick
@@ -26,7 +24,6 @@ from torch_images.pick.gpus import CAVEATS
 from torch_images.verify import ledger
 
 _STATIC = ("filter.js", "style.css")
-_COMMIT = re.compile(r"[0-9a-f]{7,40}|")
 
 
 def generate(
@@ -35,12 +32,8 @@ def generate(
     """The files of the site by path.
 
     `root` is the project's folder, with site/. `commit` is the project's, to show on the page, or
-    "". Raises UsageError for an invalid commit, LockError for a missing lock.
+    "". Raises LockError for a missing lock.
     """
-    if not _COMMIT.fullmatch(commit):
-        raise UsageError(
-            f"--commit '{shown(commit)}' is not a commit", "give 7 to 40 hexadecimal digits"
-        )
     lines = ledger.read(root)
 
     @functools.cache

@@ -36,12 +36,6 @@ class Names:
     immutable: str
     floating: tuple[str, ...]
 
-    def references(self, namespace: str) -> tuple[str, ...]:
-        """Every name in a registry, the immutable one first."""
-        return tuple(
-            f"{namespace}/{self.repository}:{tag}" for tag in (self.immutable, *self.floating)
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
