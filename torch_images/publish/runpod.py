@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch_images.build import labels
 from torch_images.config.image import ImageSpec, short
-from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
 from torch_images.markdown import table
@@ -111,7 +110,7 @@ def in_registry(config: Config, reference: str, image: Manifest, size: int) -> P
         compat=compat,
         size=_UNPACKED * size,
         versions=(("PyTorch", spec.torch), ("CUDA", spec.cuda.version)),
-        note="Its facts are from its labels: it was not verified where this template was made.",
+        note="Its facts are from its labels: it was not verified where this template was made. ",
     )
 
 
@@ -189,20 +188,13 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
 
 def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
     """The readme of a template, in Markdown."""
-    spec, allowed = image.spec, ", ".join(template["allowedCudaVersions"])
-    older = "it uses NVIDIA's compat library where the driver is older than its CUDA version"
-    if not spec.compat:
-        sister = replace(spec, compat=True)
-        other = f"the image for older ones, with NVIDIA's compat library, is {spec.repository}:"
-        other += short(config, sister)
-        older = other if of_the_project(config, sister) else "older ones have a driver too old"
+    allowed = ", ".join(template["allowedCudaVersions"])
     rows = [*image.versions, ("Image", f"`{template['image']}`"), ("Machines", f"CUDA {allowed}")]
     facts = "\n".join(table(["", ""], rows))
     return (
-        f"# {template['name']}\n\n{spec.description}.\n\n"
+        f"# {template['name']}\n\n{image.spec.description}.\n\n"
         f"{facts}\n\n"
-        f"The machines are those that report one of these versions; {older}. "
-        f"{image.note}{' ' if image.note else ''}"
+        f"The machines are those that report one of these versions. {image.note}"
         "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
         f"{config.homepage}\n"
