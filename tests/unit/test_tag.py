@@ -30,10 +30,10 @@ class Engine(FakeEngine):
     def __init__(self, config: Config, plan: ImagePlan) -> None:
         super().__init__(stored("a", plan.candidate))
         told = labels.write(config, plan)
-        self.info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="")
+        self.image = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="")
 
     def inspect(self, image: str) -> ImageInfo:
-        return self.info
+        return self.image
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def report(config: Config, root: Path, plan: ImagePlan, engine: Engine) -> Verif
     return VerifyReport(
         digest=DIGEST,
         id=plan.spec.id,
-        suite=suite_hash(root, claim_of(config, plan, engine.info)),
+        suite=suite_hash(root, claim_of(config, plan, engine.image)),
         checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
         observed={},
         seconds=0,
