@@ -34,7 +34,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
 CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime-compat"

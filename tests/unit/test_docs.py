@@ -20,7 +20,7 @@ from torch_images.config.types import Config
 from torch_images.jobs import GB, TORCH, Builder, choose, hours
 from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import ARM64
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BUILD = README.parent / "docs" / "build.md"

@@ -24,7 +24,7 @@ from tests.documents import (
 )
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 CLAIMS = load(ROOT / DATA)
 LEDGER = ledger.read(ROOT)

@@ -9,7 +9,7 @@ from pathlib import Path
 # From the ground up. The modules beside the folders are the ground: images copy some of them.
 FLOORS = (
     *("", "config", "host", "oci", "locks", "fetch", "layers", "build", "verify"),
-    *("maintain", "publish", "cli"),
+    *("maintain", "pick", "publish", "pipeline", "cli"),
 )
 
 

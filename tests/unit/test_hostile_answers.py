@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import http.server
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.build.build import _digests
-from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
@@ -28,11 +23,8 @@ from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci import layout as oci
-from torch_images.publish.registry import contents, lookup
-from torch_images.publish.runpod import Templates
 
 HEX = "0" * 64
-NAME = "ghcr.io/me/torch-cu130:sm120"
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -58,53 +50,6 @@ def test_deep_json_is_malformed(depth: int) -> None:
 
 
 # --- buildx ---------------------------------------------------------------------------------------
-
-HELD = {
-    "name": NAME,
-    "manifest": {"digest": f"sha256:{HEX}", "size": 1},
-    "image": {
-        "created": "2026-11-21T00:00:00Z",
-        "config": {"Labels": {"io.github.torch-images.torch": "2.11.0"}},
-        "history": [{"created_by": "x"}],
-    },
-}
-MANIFEST = {
-    "config": {"digest": f"sha256:{HEX}", "size": 1},
-    "layers": [{"digest": f"sha256:{HEX}", "size": 1, "mediaType": "x"}],
-}
-INSPECT = "docker buildx imagetools inspect --format"
-RAW = "docker buildx imagetools inspect --raw"
-
-
-@given(json_texts(HELD), json_texts(MANIFEST))
-def test_whatever_buildx_says_of_an_image(held: str, manifest: str) -> None:
-    ends_well(lambda: contents(NAME, FakeRunner({INSPECT: (0, held), RAW: (0, manifest)})))
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "problem"),
-    [
-        (("manifest",), {}, "'manifest.digest' is missing"),
-        (("manifest", "digest"), "sha256:../x", "sha256:../x is not a digest"),
-        (
-            ("image", "config", "Labels"),
-            {"io.github.torch-images.torch": "new"},
-            "its torch is new",
-        ),
-        (("image", "config"), [], "'config' is not an object"),
-    ],
-)
-def test_what_buildx_should_not_say(path: tuple[str, ...], value: Any, problem: str) -> None:
-    held: Any = copy.deepcopy(HELD)
-    at = held
-    for step in path[:-1]:
-        at = at[step]
-    at[path[-1]] = value
-    with pytest.raises(
-        NetworkError, match=f"buildx describes {NAME} in an invalid way: "
-    ) as caught:
-        lookup(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
-    assert problem in str(caught.value)
 
 
 @given(json_texts({"a": {"containerimage.digest": f"sha256:{HEX}"}}))
@@ -171,8 +116,6 @@ class Service:
     def __init__(self) -> None:
         self.url, self.status, self.body = "", 200, b""
         self.headers: dict[str, str] = {}
-        self.asked: list[str] = []
-        self.pages: Callable[[int], bytes] | None = None
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +124,7 @@ def service() -> Iterator[Service]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found.asked.append(self.path)
-            body = found.pages(len(found.asked)) if found.pages else found.body
+            body = found.body
             self.send_response(found.status)
             for name, value in found.headers.items():
                 self.send_header(name, value)
@@ -190,64 +132,12 @@ def service() -> Iterator[Service]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_PATCH = do_GET  # noqa: N815
-
         def log_message(self, *_: object) -> None:
             """Keep requests out of the output of tests."""
 
     with serving(Handler) as url:
         found.url = url
         yield found
-
-
-@pytest.fixture
-def templates(config: Config, service: Service) -> Templates:
-    service.status, service.headers, service.pages, service.asked = 200, {}, None, []
-    pods = dataclasses.replace(config.pods, api=service.url)
-    return Templates(dataclasses.replace(config, pods=pods), "KEY", Network())
-
-
-PAGE = {
-    "templates": [{"id": "a1", "name": "mine"}, {"id": "a2", "name": "other"}],
-    "pagination": {"nextCursor": ""},
-}
-
-
-def test_a_cursor_that_repeats_ends(templates: Templates, service: Service) -> None:
-    service.body = json.dumps({**PAGE, "pagination": {"nextCursor": "a&b"}}).encode()
-    with pytest.raises(NetworkError, match="its list of templates never ends; try later"):
-        templates.find("mine")
-    assert service.asked == ["/templates", "/templates?cursor=a%26b"]
-
-
-def test_cursors_without_end_end(templates: Templates, service: Service) -> None:
-    service.pages = lambda n: json.dumps(
-        {"templates": [], "pagination": {"nextCursor": str(n)}}
-    ).encode()
-    with pytest.raises(NetworkError, match="its list of templates never ends; try later"):
-        templates.find("mine")
-    assert len(service.asked) == 1000
-
-
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ("<html>", "it is not JSON: Expecting value"),
-        ("[]", "'templates' is missing"),
-        ('{"templates": [{"id": "a"}]}', "'name' is missing"),
-        ('{"templates": [{"id": 7, "name": "mine"}]}', "'id' is not text"),
-        ('{"templates": [{"id": "../x", "name": "mine"}]}', "../x is not an identifier"),
-        ('{"templates": [], "pagination": {"nextCursor": 7}}', "'nextCursor' is not text"),
-        ("[" * 100_000, "it is nested too deeply"),
-    ],
-)
-def test_what_runpod_should_not_say(
-    templates: Templates, service: Service, body: str, problem: str
-) -> None:
-    service.body = body.encode()
-    with pytest.raises(NetworkError, match=r"^RunPod sent an invalid answer: ") as caught:
-        templates.find("mine")
-    assert problem in str(caught.value)
 
 
 WHEEL = LockedWheel(name="a", version="1", filename="a-1-py3-none-any.whl", size=1, sha256=HEX)
@@ -287,7 +177,7 @@ TYPES = st.sampled_from(
     | st.tuples(HTML_PAGES, TYPES)
 )
 def test_whatever_an_index_answers(service: Service, tmp_path: Path, page: tuple[str, str]) -> None:
-    service.status, service.pages, service.headers = 200, None, {"Content-Type": page[1]}
+    service.status, service.headers = 200, {"Content-Type": page[1]}
     service.body = page[0].encode(
         "utf-8", "surrogateescape" if "\ud800" not in page[0] else "replace"
     )
@@ -298,7 +188,7 @@ def test_whatever_an_index_answers(service: Service, tmp_path: Path, page: tuple
 
 
 def test_a_page_that_is_none_is_named(service: Service) -> None:
-    service.status, service.pages, service.body = 200, None, b"<html>"
+    service.status, service.body = 200, b"<html>"
     for kind, problem in (
         ("image/png", "unsupported Content-Type"),
         ("application/vnd.pypi.simple.v1+json", ""),
@@ -329,7 +219,7 @@ def test_a_page_that_is_none_is_named(service: Service) -> None:
 def test_an_answer_that_sends_nowhere_is_one_line(
     service: Service, tmp_path: Path, target: str
 ) -> None:
-    service.status, service.pages, service.body = 302, None, b""
+    service.status, service.body = 302, b""
     service.headers = {"Location": target.encode("utf-8", "surrogateescape").decode("latin-1")}
     archive = LockedArchive(name="a", version="1", url=f"{service.url}/x", size=1, sha256=HEX)
     with pytest.raises(TorchImagesError) as caught:

@@ -22,6 +22,7 @@ from tests.wheels import StandIn, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.indexes import Index, is_index
 from torch_images.config.load import load_config
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
 from torch_images.fetch.packageindex import PackageIndex
@@ -39,7 +40,6 @@ from torch_images.locks.wheels import (
     read_wheels,
     requirements_text,
 )
-from torch_images.publish.tag_rules import floating
 
 Write = Callable[..., Path]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,16 +48,8 @@ def test_it_pulls_what_the_registry_has(
         asked.append(name)
         identifier = answer["id"] if there == "it" else "another"
         said = labels.read({"io.github.torch-images.id": identifier})
-        target = TagTarget.of("sha256:a", "2026-11-01", said)
-        one = Manifest(
-            platform="linux/amd64",
-            digest="sha256:a",
-            media_type="",
-            size=1,
-            created="",
-            labels=said,
-        )
-        return None if there == "nothing" else replace(target, manifests=(one,))
+        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=said)
+        return None if there == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
     first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()

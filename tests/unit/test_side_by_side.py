@@ -26,7 +26,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.host.scratch import LOCK_FILE
 from torch_images.host.workspace import Workspace
-from torch_images.publish import pipeline
+from torch_images.pipeline import make as pipeline
 
 PATIENCE = 20  # seconds until a test gives up; nothing here takes one
 

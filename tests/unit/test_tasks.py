@@ -300,7 +300,6 @@ def test_a_dry_run_as_json(root: Path, tmp_path: Path) -> None:
     ("words", "told"),
     [
         ("matrix --registry ghcr.io/me", "--registry has an effect only with --unpublished"),
-        ("runpod --dry-run", "--dry-run has an effect only with --apply"),
         ("pick --list --torch 2.13", "--list prints every known GPU; leave --torch out"),
         ("build --stale --json", "--stale prints a line for each image; leave --json out"),
         ("test --all --fast", "--all, --fast and --real-source exclude each other"),

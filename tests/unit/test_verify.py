@@ -21,8 +21,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.pipeline import make
 from torch_images.platforms import AMD64, Platform
-from torch_images.publish import pipeline
 from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
 from torch_images.verify.unchanged import CHECK, Unchanged
@@ -199,12 +199,12 @@ def test_a_build_without_cache_takes_no_old_report(
     def verify(*_: object, fresh: bool, **__: object) -> NoReturn:
         raise CheckedError(str(fresh))
 
-    monkeypatch.setattr(pipeline, "verify", verify)
+    monkeypatch.setattr(make, "verify", verify)
     result = cast("Any", SimpleNamespace(digest="d", plan=SimpleNamespace(spec=choose(config))))
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     engine, options = cast("Engine", None), BuildOptions(no_cache=no_cache)
     with pytest.raises(CheckedError, match=str(no_cache)):
-        pipeline.check(config, result, workspace, options, engine=engine, run=FakeRunner())
+        make.check(config, result, workspace, options, engine=engine, run=FakeRunner())
 
 
 def test_programs_run_until_they_pass(

@@ -1,6 +1,6 @@
 """Rendered contexts -> one `docker buildx bake` -> images in the engine, under candidate tags.
 
-A build never touches a final tag: only verified images get one, see publish/pipeline.py. A killed
+A build never touches a final tag: only verified images get one, see pipeline/make.py. A killed
 build leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 """
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
-    from torch_images.publish.pipeline import Shown
+    from torch_images.pipeline.make import Shown
 
 
 class Build(Building, DryRun, Json):
@@ -60,7 +60,7 @@ def build(options: Build) -> None:
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.oci.compression import parse
-    from torch_images.publish.pipeline import make
+    from torch_images.pipeline.make import make
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     specs = chosen(config, options.select or "*" * options.stale, options.axes)
@@ -116,9 +116,9 @@ def _build_stale(
 
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.publish import ledger
-    from torch_images.publish.pipeline import Shown
-    from torch_images.publish.stale import StaleRun, to_build
+    from torch_images.pipeline.make import Shown
+    from torch_images.pipeline.stale import StaleRun, to_build
+    from torch_images.verify import ledger
 
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
@@ -201,7 +201,7 @@ def wheels(options: Wheels) -> None:
 
 def _shown() -> Shown:
     """How a build shows progress: bars on a terminal, lines elsewhere."""
-    from torch_images.publish.pipeline import Shown
+    from torch_images.pipeline.make import Shown
 
     return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a build does not need these imports
     from torch_images.fetch.update import Finding
     from torch_images.maintain.gc import Item
     from torch_images.oci.diff import Difference
-    from torch_images.publish.pipeline import Made
+    from torch_images.pipeline.make import Made
     from torch_images.verify.reproduce import Verdict
     from torch_images.verify.verify import VerifyReport
 
@@ -200,17 +200,12 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     return as_called("\n".join(lines))
 
 
-def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[str]) -> str:
-    """What applying a pod template changes."""
-    if existing and not changes:
-        return f"{name} ({existing['id']}) is up to date"
-    head = f"{name} ({existing['id']}) changes:" if existing else f"{name} is new:"
-    return "\n".join([head, *(f"  {line}" for line in changes)])
-
-
-def readme(text: str) -> str:
-    """The readme of a pod template, which RunPod's API does not take."""
-    return f"RunPod's API takes no readme; paste this one into the template:\n\n{text}"
+def pod(readme: str, command: str) -> str:
+    """How a printed pod template gets to RunPod, whose API takes no readme."""
+    return (
+        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
+        f"  {command}\n\nthen paste this readme into the template, in RunPod's console:\n\n{readme}"
+    )
 
 
 def picked(answer: dict[str, Any]) -> str:

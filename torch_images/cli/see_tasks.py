@@ -32,7 +32,7 @@ class Matrix(Json):
 def matrix(options: Matrix) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
     from torch_images.config import selection
-    from torch_images.publish import ledger
+    from torch_images.verify import ledger
 
     config, workspace = verb.config(), verb.workspace()
     specs = selection.select(config, options.select, options.platform or selection.ALL)
@@ -101,11 +101,11 @@ def pick(options: Pick) -> None:
     from torch_images.config.selection import find_image
     from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
+    from torch_images.pick.drivers import find_driver
+    from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
+    from torch_images.pick.pick import answer, commands, pick
     from torch_images.platforms import native
-    from torch_images.publish import ledger
-    from torch_images.publish.drivers import find_driver
-    from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
-    from torch_images.publish.pick import answer, commands, pick
+    from torch_images.verify import ledger
 
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)

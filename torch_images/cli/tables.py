@@ -10,12 +10,12 @@ from packaging.version import Version
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
-from torch_images.publish import ledger
-from torch_images.publish.tag_rules import floating
+from torch_images.verify import ledger
 
 # The pages with generated tables.
 PAGES = ("README.md", "docs/build.md")

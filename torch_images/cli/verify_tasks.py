@@ -33,7 +33,7 @@ def verify(options: Verify) -> None:
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.project import LEDGER
-    from torch_images.publish import ledger
+    from torch_images.verify import ledger
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
     from torch_images.verify.verify import verify as check
@@ -93,8 +93,8 @@ def reproduce(options: Reproduce) -> None:
     from torch_images.config.choose import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
-    from torch_images.publish import ledger
     from torch_images.publish.registry import exact, has_host, retry
+    from torch_images.verify import ledger
     from torch_images.verify.reproduce import reproduce as again
 
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")

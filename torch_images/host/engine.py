@@ -1,4 +1,4 @@
-"""A Docker Engine through docker-py: inspect, tag, pull, push, load, run.
+"""A Docker Engine through docker-py: inspect, tag, pull, load, run.
 
 Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
@@ -22,7 +22,7 @@ from docker.types import Mount
 from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, PushError, TorchImagesError, UsageError
+from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
@@ -201,30 +201,6 @@ class Engine:
             raise _registry_error(image, error) from None
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
-
-    def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
-        """Push a tagged image; layers that the registry has are not sent again.
-
-        `report` gets each event of the engine. The credentials are those of Docker's config.json.
-        Raises PushError with the message of the registry or of a proxy, UsageError if a credential
-        helper fails, and EngineError if the connection to the engine breaks.
-        """
-        repository, _, tag = reference.rpartition(":")
-        try:
-            events = self._api.push(repository, tag=tag, stream=True, decode=True)
-            for event in events:
-                if problem := _problem(event):
-                    raise PushError(problem)
-                report(event)
-        except docker.errors.APIError as error:
-            raise PushError(str(error.explanation or error)) from None
-        except docker.errors.DockerException as error:  # a credential helper that fails
-            raise UsageError(
-                f"no credentials for {repository.partition('/')[0]}: {error}",
-                "see credsStore and credHelpers in Docker's config.json",
-            ) from None
-        except requests.RequestException as error:
-            raise EngineError(f"engine connection lost: {error}", "push again") from None
 
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image.

@@ -13,10 +13,10 @@ from itertools import takewhile
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
+from torch_images.pick import gpus, pick
+from torch_images.pick.drivers import find_driver
 from torch_images.platforms import ARM64, Platform
-from torch_images.publish import gpus, pick
-from torch_images.publish.drivers import find_driver
-from torch_images.publish.ledger import State
+from torch_images.verify.ledger import State
 
 Compat = Mapping[Platform, Mapping[str, str]]
 # Names for the branches before and after those in images.yaml and the locks.
@@ -34,9 +34,8 @@ class Row:
     """One answer.
 
     `kind` describes its GPUs, such as "8.9, GeForce". `platform` is "" for any; `branches` has the
-    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image`,
-    `id` and `proof` are "", and `way` says why. `id` is also "" for an image that is not in the
-    catalogue, and so has no page.
+    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image` and
+    `proof` are "", and `way` says why.
     """
 
     gpus: tuple[str, ...]
@@ -45,7 +44,6 @@ class Row:
     branches: tuple[str, ...] = ()
     way: str
     image: str = ""
-    id: str = ""
     proof: str = ""
 
 
@@ -148,10 +146,8 @@ def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Ro
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
         if suggestion := best[together[0]]:
-            way, identifier = _WAYS[suggestion.rank], suggestion.id if suggestion.listed else ""
-            yield replace(
-                drivers, way=way, image=suggestion.image, id=identifier, proof=suggestion.proof
-            )
+            way = _WAYS[suggestion.rank]
+            yield replace(drivers, way=way, image=suggestion.image, proof=suggestion.proof)
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
-from torch_images.publish.gpus import Gpu
+from torch_images.pick.gpus import Gpu
 
 # 570.133, 570.133.20; also in v570.133.20, 570.133.20-0ubuntu1 and the lines of nvidia-smi.
 _VERSION = r"(?<![0-9.])[1-9][0-9]{2}\.[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"

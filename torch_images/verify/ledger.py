@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
-from torch_images.errors import ConfigError, LockError, shown
+from torch_images.errors import LockError
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
@@ -73,31 +72,21 @@ class State:
     gpus: tuple[str, ...] = ()
 
 
-_COLUMNS = [field.name for field in fields(Line)]
 _NUMBERS = ("checks", "on_gpu", "skipped")
 
 
 def read(root: Path) -> tuple[Line, ...]:
-    """The ledger of a project; () if it is missing. Raises ConfigError for a malformed line."""
+    """The ledger of a project; () if it is missing."""
     path = root / LEDGER
     if not path.exists():
         return ()
     with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        if next(rows, None) != _COLUMNS:
-            problem = f"{LEDGER}:1: the columns are not {','.join(_COLUMNS)}"
-            raise ConfigError(problem, "restore it from git")
-        return tuple(_line(row, rows.line_num) for row in rows)
+        return tuple(_line(row) for row in csv.DictReader(file))
 
 
-def _line(row: Sequence[str], number: int) -> Line:
-    try:
-        named: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-        counts = {name: int(named[name]) if named[name] else None for name in _NUMBERS}
-        return Line(**{**named, **counts})
-    except ValueError:
-        problem = f"{LEDGER}:{number}: not a line of the ledger: {shown(','.join(row))}"
-        raise ConfigError(problem, "correct it, or restore it from git") from None
+def _line(row: dict[str, Any]) -> Line:
+    counts = {name: int(row[name]) if row[name] else None for name in _NUMBERS}
+    return Line(**{**row, **counts})
 
 
 def commit_of(root: Path, inputs: str) -> str:
@@ -113,14 +102,12 @@ def write(root: Path, lines: Iterable[Line]) -> None:
     """Write the ledger, sorted by image and GPUs, in one step."""
     path = root / LEDGER
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.stem}-", delete=False, newline="", encoding="utf-8"
-    ) as file:
-        rows = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, [field.name for field in fields(Line)], lineterminator="\n")
         rows.writeheader()
         rows.writerows(asdict(each) for each in sorted(lines, key=_key))
-    os.chmod(file.name, 0o644)  # noqa: PTH101  beside os.replace
-    os.replace(file.name, path)
+    os.replace(partial, path)
 
 
 def add(root: Path, line: Line) -> None:

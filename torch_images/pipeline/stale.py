@@ -32,9 +32,9 @@ from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.maintain import gc
 from torch_images.oci.compression import Compression
-from torch_images.publish import ledger
-from torch_images.publish.ledger import Line, State
-from torch_images.publish.pipeline import QUIET, Shown, check, undisturbed
+from torch_images.pipeline.make import QUIET, Shown, check, undisturbed
+from torch_images.verify import ledger
+from torch_images.verify.ledger import Line, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Any
 from torch_images.arch import Capability
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
+from torch_images.pick import gpu_names
 from torch_images.platforms import AMD64, ARM64, Platform, find
-from torch_images.publish import gpu_names
 
 # Caveats about images of a platform that were not tried on real hosts yet.
 CAVEATS = {

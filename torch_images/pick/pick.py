@@ -20,14 +20,14 @@ from torch_images.build.limits import limits
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, options, short
 from torch_images.config.matrix import of_the_project
+from torch_images.config.tags import floating
 from torch_images.config.types import WITH, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
+from torch_images.pick.drivers import Driver, remedy, unsupported
+from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
 from torch_images.project import project_root
-from torch_images.publish.drivers import Driver, remedy, unsupported
-from torch_images.publish.gpus import CAVEATS, Gpu, find_gpu
-from torch_images.publish.ledger import State
-from torch_images.publish.tag_rules import floating
+from torch_images.verify.ledger import State
 
 
 @dataclass(frozen=True, kw_only=True)
