@@ -39,14 +39,14 @@ from types import SimpleNamespace
 from torch_images import interrupts
 interrupts.end_at_once()
 interrupts._PATIENCE = 1000.0
-from torch_images.cli import verb
+from torch_images.cli import program, verb
 from torch_images.cli.options import Options
 from torch_images.host.workers import workers
 
 def say(text):
     os.write(1, f"{text}\\n".encode())
 """
-RUN = "verb.verb(Options)(work).body(None)\n"
+RUN = "sys.exit(program.perform(verb.verb(Options, example='')(work), {}))\n"
 
 PACKING = """\
 from torch_images.host.network import Network

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invoke.exceptions import Exit
 
 from tests.releases import T130
 from tests.runpod_stub import KEY, Account, runpod
 from tests.unit.fakes import FakeRunner, axes
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.cli import publish_tasks, report, verb
+from torch_images.cli import program, publish_tasks, report, verb
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
@@ -372,10 +371,10 @@ def run(config: Config, root: Path, account: Account, monkeypatch: pytest.Monkey
     monkeypatch.setattr(registry, "published", lambda *_, **__: published(config, root))
     monkeypatch.setenv("RUNPOD_API_KEY", KEY)
 
-    def call(*, private: bool = False, **options: Any) -> None:
+    def call(*, private: bool = False, **options: Any) -> int:
         monkeypatch.setattr(registry, "is_public", lambda *_: not private)
         words = {"image": "ghcr.io/me/torch-cu130:pod", **options}
-        publish_tasks.runpod.body(None, **words)
+        return program.perform(publish_tasks.runpod, words)
 
     return call
 
@@ -401,10 +400,10 @@ def test_applied_it_prints_the_readme_to_paste(
 def test_a_private_image_needs_credentials(
     run: Any, account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Exit, match="torch-cu130:pod is not public, so RunPod needs credentials"):
-        run(private=True, apply=True)
-    with pytest.raises(Exit, match="this RunPod account has no registry credentials with id 'c1'"):
-        run(private=True, apply=True, credentials="c1")
+    assert run(private=True, apply=True) == 2
+    assert "torch-cu130:pod is not public" in capsys.readouterr().err
+    assert run(private=True, apply=True, credentials="c1") == 2
+    assert "no registry credentials with id 'c1'" in capsys.readouterr().err
     assert not account.templates
     account.registries["c1"] = {"id": "c1", "name": "ghcr"}
     run(private=True, apply=True, credentials="c1")

@@ -39,7 +39,7 @@ class Bench(Image):
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
-def bench(options: Bench) -> None:
+def bench(options: Bench) -> verb.Result:
     """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host import outputs
@@ -71,7 +71,7 @@ def bench(options: Bench) -> None:
             _keep_part(container, folder)
             raise
         text = container.read(_INSIDE).decode()
-    _write(text, folder, keep=True)
+    return _write(text, folder, keep=True)
 
 
 class BenchReport(Options):
@@ -82,14 +82,14 @@ class BenchReport(Options):
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
-def bench_report(options: BenchReport) -> None:
+def bench_report(options: BenchReport) -> verb.Result:
     """Write the report and plots of a benchmark result."""
     from torch_images.bench.results import read
 
     _need("matplotlib")
     result = Path(options.result)
     read(result)
-    _write(result.read_text(), Path(options.output or result.with_suffix("")))
+    return _write(result.read_text(), Path(options.output or result.with_suffix("")))
 
 
 class BenchCompare(Json):
@@ -98,7 +98,7 @@ class BenchCompare(Json):
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
-def bench_compare(options: BenchCompare) -> None:
+def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results, and mark the differences that are statistically significant."""
     from dataclasses import asdict
 
@@ -109,7 +109,7 @@ def bench_compare(options: BenchCompare) -> None:
     a, b = (read(_path(word)) for word in (options.first, options.second))
     differences = compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
-    print(verb.as_json(rows) if options.json else compared(a, b, differences))
+    return verb.Result(data=rows, text=compared(a, b, differences))
 
 
 def _need(package: str) -> None:
@@ -152,7 +152,7 @@ def _path(word: str) -> Path:
     return reference if reference.is_file() else Path(word)
 
 
-def _write(text: str, folder: Path, *, keep: bool = False) -> None:
+def _write(text: str, folder: Path, *, keep: bool = False) -> verb.Result:
     """Write the report and plots of a result beside the references; with `keep`, the result too.
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
@@ -176,4 +176,4 @@ def _write(text: str, folder: Path, *, keep: bool = False) -> None:
             outputs.mark(path, new)
             for file in new.iterdir():
                 os.replace(file, path / file.name)
-    print(f"{folder / REPORT} was written")
+    return verb.Result(text=f"{folder / REPORT} was written")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ class Tag(Image, Registry, DryRun, Json):
 
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
-def tag(options: Tag) -> None:
+def tag(options: Tag) -> verb.Result:
     """Tag a verified image in the engine with the names to push it under."""
     from torch_images.cli import report
     from torch_images.publish.push import in_engine, preview
@@ -41,7 +40,7 @@ def tag(options: Tag) -> None:
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
     text = report.moves(moves, done=not options.dry_run)
-    print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
+    return verb.Result(data=[asdict(m) for m in moves], text=text)
 
 
 class Push(Tag):
@@ -53,7 +52,7 @@ class Push(Tag):
 
 
 @verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
-def push(options: Push) -> None:
+def push(options: Push) -> verb.Result:
     """Push a verified image and its tags to a registry; safe to repeat.
 
     If the image exists for several platforms, its floating tags point to an index. The push for
@@ -76,8 +75,7 @@ def push(options: Push) -> None:
     planned = look()
     if options.dry_run:
         text = report.moves(planned.moves, done=False)
-        print(verb.as_json([asdict(m) for m in planned.moves]) if options.json else text)
-        return
+        return verb.Result(data=[asdict(m) for m in planned.moves], text=text)
     with verb.transfer_progress() as show:
         planned = publish(
             *(look, subject.info.id, engine),
@@ -98,7 +96,7 @@ def push(options: Push) -> None:
         indexes=planned.indexes,
     )
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))
+    return verb.Result(data=sheet, text=report.moves(planned.moves, done=True))
 
 
 class Datasheet(Image, Json):
@@ -106,7 +104,7 @@ class Datasheet(Image, Json):
 
 
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(options: Datasheet) -> None:
+def datasheet(options: Datasheet) -> verb.Result:
     """Print the facts of a verified image: versions, layers with sizes, digests, checks."""
     from torch_images.build.build import revision
     from torch_images.host.runner import Runner
@@ -119,7 +117,7 @@ def datasheet(options: Datasheet) -> None:
     commit = revision(workspace.root, Runner()) or ""
     sheet = describe(subject, engine, *content, commit=commit)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
+    return verb.Result(data=sheet, text=markdown(sheet).rstrip())
 
 
 class Runpod(Registry, Json):
@@ -136,7 +134,7 @@ class Runpod(Registry, Json):
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
-def runpod(options: Runpod) -> None:
+def runpod(options: Runpod) -> verb.Result:
     """Print a RunPod pod template; with --apply, create or update it there."""
     from torch_images.cli import report
     from torch_images.errors import UsageError
@@ -150,23 +148,24 @@ def runpod(options: Runpod) -> None:
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
     text = readme(config, subject, template)
     if not options.apply:
-        print(verb.as_json({"template": template, "readme": text} if options.json else template))
+        result = verb.Result(
+            data={"template": template, "readme": text}, text=verb.as_json(template)
+        )
     else:
         templates = Templates(config, key, workspace.network)
         if options.credentials:
             templates.require_credentials(options.credentials)
         existing = templates.find(template["name"])
         differences = changes(template, existing)
-        print(report.template(template["name"], existing, differences), file=sys.stderr)
+        verb.say(report.template(template["name"], existing, differences))
         if options.dry_run:
-            if options.json:
-                print(verb.as_json({"template": template, "changes": differences}))
-            return
+            return verb.Result(data={"template": template, "changes": differences}, text="")
         identifier = templates.save(template, existing)
-        done = {"id": identifier, "template": template, "readme": text}
-        print(verb.as_json(done) if options.json else identifier)
+        data = {"id": identifier, "template": template, "readme": text}
+        result = verb.Result(data=data, text=identifier)
     if not options.json:
-        print(report.readme(text), file=sys.stderr)
+        verb.say(report.readme(text))
+    return result
 
 
 def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
@@ -205,7 +204,7 @@ class Site(Registry):
 
 
 @verb.verb(Site, example="site --output build/site")
-def site(options: Site) -> None:
+def site(options: Site) -> verb.Result:
     """Write a static site: an image picker by GPU and driver, and a page for each image."""
     from torch_images.publish.site import generate, write
 
@@ -213,4 +212,4 @@ def site(options: Site) -> None:
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
     folder = write(files, Path(options.output) if options.output else workspace.output / "site")
-    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
+    return verb.Result(text=f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
