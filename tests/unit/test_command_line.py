@@ -42,7 +42,6 @@ build 13.0
 push
 pick
 pick H100
-pick --list --torch 2.13
 matrix --registry ghcr.io/me
 runpod --dry-run
 lock --verbose

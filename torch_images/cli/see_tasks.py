@@ -96,7 +96,6 @@ def pick(options: Pick) -> verb.Result:
     from torch_images.cli import report
     from torch_images.cli.called import called
     from torch_images.config.selection import find_image
-    from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
     from torch_images.platforms import native
     from torch_images.publish import ledger
@@ -107,9 +106,6 @@ def pick(options: Pick) -> verb.Result:
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
     if options.list:
-        others = ("gpu", "driver", "published", "torch", "base", "variant", "platform", "registry")
-        if given := [name for name in others if getattr(options, name)]:
-            raise UsageError("--list prints every known GPU", f"leave --{given[0]} out")
         gpus = known_gpus(config)
         return verb.Result(data={"gpu": gpus}, text=report.gpus(gpus))
     lines = ledger.read(verb.ROOT)
