@@ -11,7 +11,9 @@ import pytest
 from tests.releases import T130
 from tests.unit.fakes import invoke
 from torch_images.cli.build_tasks import Build, Wheels
+from torch_images.cli.collection import VERBS
 from torch_images.cli.options import Options, flag, option, several, word
+from torch_images.cli.parser import parse
 from torch_images.cli.publish_tasks import Push
 from torch_images.cli.verify_tasks import Verify
 from torch_images.config.matrix import matrix
@@ -40,6 +42,13 @@ def test_words_become_one_object() -> None:
     for wrong, noun in (({}, "--image"), ({"list": True, "dry_run": True}, "--dry-run")):
         with pytest.raises(UsageError, match=noun):
             Every.of(wrong)
+
+
+@pytest.mark.parametrize(
+    "line", ["H100 570", "--gpu H100 570", "H100 --driver 570", "--driver=570 H100"]
+)
+def test_words_go_to_what_no_option_gives(line: str) -> None:
+    assert parse(VERBS, "pick", line.split()) == {"gpu": "H100", "driver": "570"}
 
 
 def test_values_of_options() -> None:

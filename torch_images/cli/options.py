@@ -83,8 +83,11 @@ class Options:
                     f"{dashed(one.name)} has an effect only with {dashed(needs)}",
                     f"add {dashed(needs)}, or leave it out",
                 )
-        required = [one for one in cls.fields() if one.metadata["required"]]
-        missing = [o for o in required if not {o.name, o.metadata["unless"]} & given.keys()]
+        missing = [
+            one
+            for one in cls.fields()
+            if one.metadata["required"] and not {one.name, one.metadata["unless"]} & given.keys()
+        ]
         if missing:
             names = " and ".join(dashed(one.name) for one in missing)
             raise UsageError(f"{names} must be given", missing[0].metadata["help"])
@@ -94,6 +97,11 @@ class Options:
     def fields(cls) -> Sequence[dataclasses.Field[Any]]:
         """The declared options."""
         return dataclasses.fields(cls)
+
+    @classmethod
+    def words(cls) -> Sequence[str]:
+        """The names of those that are required."""
+        return [one.name for one in cls.fields() if one.metadata["required"]]
 
 
 def one_of(*known: str) -> Parse:

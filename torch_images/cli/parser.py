@@ -39,8 +39,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), f"see `{self.prog} --help`")
 
     def refuse(self, unknown: Sequence[str]) -> None:
-        """Raise UsageError for a word that the parser does not know."""
-        for word in sorted(unknown, key=lambda word: not word.startswith("-")):
+        """Raise UsageError for the first of some words that the parser does not know."""
+        for word in unknown:
             if word.startswith("-"):
                 flags = [f for f in self._option_string_actions if f.startswith("--")]
                 raise UsageError(f"unknown option '{word}'", suggest(word, flags))
@@ -65,15 +65,11 @@ def of_program(listed: str) -> Parser:
 
 def of_verb(one: Verb, *, values: bool = False) -> Parser:
     """The parser of a verb's words; with `values`, its help lists those of axes."""
-    fields = one.options.fields()
-    words = [field.name for field in fields if field.metadata["required"]]
-    usage = " ".join([*map(str.upper, words), "[--options]"])
+    usage = " ".join([*map(str.upper, one.options.words()), "[--options]"])
     parser = Parser(f"{called()} {one.name}", usage, one.doc, one.example)
-    for name in words:
-        parser.add_argument(name, nargs="?", help=argparse.SUPPRESS)
     group = parser.add_argument_group("Options")
     known = _axis_values() if values else {}
-    for field in fields:
+    for field in one.options.fields():
         text = as_called(field.metadata["help"]) + known.get(field.name, "")
         action = _ACTIONS[field.metadata["kind"]]
         group.add_argument(dashed(field.name), action=action, help=_literal(text))
@@ -82,10 +78,14 @@ def of_verb(one: Verb, *, values: bool = False) -> Parser:
 
 def parse(verbs: Verbs, name: str, words: Sequence[str]) -> Mapping[str, Any]:
     """The values of a verb's options. Raises UsageError for a word that it does not know."""
-    parser = of_verb(find(verbs, name))
-    values, unknown = parser.parse_known_intermixed_args(words)
-    parser.refuse(unknown)
-    return vars(values)
+    one = find(verbs, name)
+    parser = of_verb(one)
+    values, rest = parser.parse_known_args(words)
+    # Words without an option are values of the required ones that none has yet, in their order.
+    missing = [word for word in one.options.words() if word not in values]
+    options = [word for word in rest if word.startswith("-")]
+    parser.refuse(options or rest[len(missing) :])
+    return {**dict(zip(missing, rest, strict=False)), **vars(values)}
 
 
 def find(verbs: Verbs, name: str) -> Verb:
