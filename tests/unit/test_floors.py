@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -35,8 +36,13 @@ def parsed(root: Path) -> Trees:
     }
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+@functools.cache
+def imported(tree: ast.AST) -> frozenset[str]:
     """What a module imports, in functions and for types too."""
+    return frozenset(_imported(tree))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
