@@ -9,11 +9,11 @@ from pathlib import Path
 
 import defaults
 import pytest
-from invoke.parser import Parser
-from invoke.program import Program
 
-import tasks
 from tests.releases import T130
+from tests.unit.fakes import INV, invoke
+from torch_images.cli.collection import VERBS
+from torch_images.cli.parser import parse
 from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -123,21 +123,19 @@ COMMANDS = [
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_exists(line: str) -> None:
     words = shlex.split(line)
-    parsed = Parser(contexts=tasks.namespace.to_contexts()).parse_argv(words)
-    assert parsed[0].name == words[0]
+    parse(VERBS, words[0], words[1:])
 
 
-def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture_of_pick_shows_what_it_says(root: Path) -> None:
     """If not: tests/screens.py draws it again."""
     words = ["pick", "--gpu", "RTX 5090", "--driver", "580.95.05"]
-    Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+    printed = invoke(root, *words, name=INV).stdout
     drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
     texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))
     shown = "".join(texts).replace("\N{NO-BREAK SPACE}", " ")
     assert shlex.join(words) in shown
     # The picture wraps long lines.
-    said = "".join(capsys.readouterr().out.split())
-    assert said in "".join(shown.split())
+    assert "".join(printed.split()) in "".join(shown.split())
 
 
 def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from invoke.program import Program
 
-import tasks
 from tests.releases import T128, T130
 from tests.unit.fakes import invoke
 from torch_images.build import build
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
-from torch_images.cli import verb
+from torch_images.cli import program, verb
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
@@ -226,9 +224,8 @@ def test_verify_records_what_passed(
     monkeypatch.setattr(build, "revision", lambda *_: "f" * 40)
     space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
     monkeypatch.setattr(verb, "workspace", lambda: space)
-    Program(namespace=tasks.namespace).run(
-        ["inv", "verify", "x", "--gpus", "all", "--record"], exit=False
-    )
+    code = program.run(["verify", "x", "--gpus", "all", "--record"])
+    assert (code == 0) == (outcome == "passed")
     lines = ledger.read(tmp_path)
     recorded = [("1 x NVIDIA T4", "f" * 40)] if outcome == "passed" else []
     assert [(line.gpus, line.commit) for line in lines] == recorded

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from invoke.program import Program
 
-import tasks
 from torch_images.build import labels
-from torch_images.cli import verb
+from torch_images.cli import program, verb
 from torch_images.publish.tag_rules import Manifest, TagTarget
 
 GPU = ("pick", "--gpu", "8xH100", "--driver", "R580", "--torch", "2.14.1")
@@ -20,7 +18,7 @@ GPU = ("pick", "--gpu", "8xH100", "--driver", "R580", "--torch", "2.14.1")
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def call(*words: str) -> str:
-        Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+        assert program.run(words) == 0
         return capsys.readouterr().out
 
     return call

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from invoke.exceptions import Exit
 
 from tests.releases import T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.cli import publish_tasks
+from torch_images.cli import program, publish_tasks
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -209,9 +208,9 @@ def test_the_verb_prints_a_template_and_the_command_that_sends_it(
     monkeypatch.setattr(registry, "is_public", lambda *_: False)
     monkeypatch.setenv("RUNPOD_API_KEY", "rpa_SECRET")
     words = {"image": "ghcr.io/me/torch-cu130:pod"}
-    with pytest.raises(Exit, match="torch-cu130:pod is not public, so RunPod needs credentials"):
-        publish_tasks.runpod.body(None, **words)
-    publish_tasks.runpod.body(None, **words, credentials="c1")
+    assert program.perform(publish_tasks.runpod, words) == 2
+    assert "torch-cu130:pod is not public" in capsys.readouterr().err
+    assert program.perform(publish_tasks.runpod, {**words, "credentials": "c1"}) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["registry"] == "c1"
     assert f"--json @pod.json {config.pods.api}/templates\n" in printed.err

@@ -9,14 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from torch_images.cli.report import built
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.container import ExecResult
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
-from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
 from torch_images.verify.suites import Subject, SuiteResult, examine, room, shards
 
@@ -298,15 +296,3 @@ def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
         "the checks inside the image did not run: "
         "test_a.py: ModuleNotFoundError: No module named 'torch.new'"
     )
-
-
-@pytest.mark.parametrize("platform", [AMD64, ARM64])
-def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
-    done = {
-        "id": "i", "platform": platform.name, "digest": "d", "lock": "l", "unlocked": False,
-        "compat": None, "size": 1, "seconds": {"build": 1, "verify": 1, "verify_processor": 2}, "tags": ["torch:x"],
-        "checks": {"passed": 1}, "observed": {},
-        "layers": {"taken": 0, "here": 1, "packed": 0, "repository": ""},
-    }  # fmt: skip
-    words = "" if platform == native() else f"--platform {platform.name} "
-    assert f"docker run --rm {words}torch:x python" in built(done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -41,7 +42,7 @@ class Bench(Image):
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
-def bench(options: Bench) -> None:
+def bench(options: Bench) -> verb.Result:
     """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host import outputs
@@ -76,7 +77,7 @@ def bench(options: Bench) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch, RESULT)
         result.write_text(text)
-        _write(result, folder, keep=True)
+        return _write(result, folder, keep=True)
 
 
 class BenchReport(Options):
@@ -87,11 +88,11 @@ class BenchReport(Options):
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
-def bench_report(options: BenchReport) -> None:
+def bench_report(options: BenchReport) -> verb.Result:
     """Write the report and plots of a benchmark result."""
     _need("matplotlib")
     result = Path(options.result)
-    _write(result, Path(options.output or result.with_suffix("")))
+    return _write(result, Path(options.output or result.with_suffix("")))
 
 
 class BenchCompare(Json):
@@ -100,11 +101,14 @@ class BenchCompare(Json):
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
-def bench_compare(options: BenchCompare) -> None:
+def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results, and mark the differences that are statistically significant."""
     _need("scipy")
     paths = [str(_path(word)) for word in (options.first, options.second)]
-    print(_reporter("compare", *paths, *(["--json"] if options.json else [])), end="")
+    printed = _reporter("compare", *paths, *(["--json"] if options.json else []))
+    if options.json:
+        return verb.Result(data=json.loads(printed), text="")
+    return verb.Result(text=printed.rstrip("\n"))
 
 
 def _need(package: str) -> None:
@@ -147,7 +151,7 @@ def _path(word: str) -> Path:
     return reference if reference.is_file() else Path(word)
 
 
-def _write(result: Path, folder: Path, *, keep: bool = False) -> None:
+def _write(result: Path, folder: Path, *, keep: bool = False) -> verb.Result:
     """Write the report and plots of a result beside the references; with `keep`, the result too.
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
@@ -166,7 +170,7 @@ def _write(result: Path, folder: Path, *, keep: bool = False) -> None:
             outputs.mark(path, new)
             for file in new.iterdir():
                 os.replace(file, path / file.name)
-    print(f"{folder / REPORT} was written")
+    return verb.Result(text=f"{folder / REPORT} was written")
 
 
 def _reporter(*words: str) -> str:

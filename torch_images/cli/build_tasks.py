@@ -50,7 +50,7 @@ class Build(Building, DryRun, Json):
 
 
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
-def build(options: Build) -> None:
+def build(options: Build) -> verb.Result | None:
     """Build an image, verify it, and give it its tags."""
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
@@ -79,16 +79,14 @@ def build(options: Build) -> None:
             )
         if options.json:
             raise UsageError("--stale prints a line for each image", "leave --json out")
-        _build_stale(config, specs, how, dry_run=options.dry_run)
-        return
+        return _build_stale(config, specs, how, dry_run=options.dry_run)
     images = lock_images(config, specs, workspace.locks)
     if tree := options.torch_source:
         obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
     if options.dry_run:
         planned = report.planned(config, images, how, workspace, measure())
-        print(verb.as_json(planned) if options.json else report.plan(planned))
-        return
+        return verb.Result(data=planned, text=report.plan(planned))
     platforms = [spec.platform for spec in specs]
     engine = verb.engine(bootstraps=True, platforms=platforms)
     made = make(
@@ -102,12 +100,12 @@ def build(options: Build) -> None:
         unverified=options.unverified,
     )
     outcomes = [report.outcome(one) for one in made]
-    print(verb.as_json(outcomes) if options.json else "\n".join(map(report.built, outcomes)))
+    return verb.Result(data=outcomes, text="\n".join(map(report.built, outcomes)))
 
 
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
-) -> None:
+) -> verb.Result | None:
     """Build the images that are not tested, and print each outcome.
 
     Raises the first error at the end; a full disk ends the run.
@@ -126,11 +124,10 @@ def _build_stale(
     states = ledger.states(config, specs, lines, workspace.root, workspace.locks)
     left = to_build(states, lines, today)
     if not left:
-        print("nothing to build: each image is tested, or could not be built today")
-        return
+        text = "nothing to build: each image is tested, or could not be built today"
+        return verb.Result(text=text)
     if dry_run:
-        print("\n".join(f"would build {spec.id}" for spec in left))
-        return
+        return verb.Result(text="\n".join(f"would build {spec.id}" for spec in left))
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
     run = StaleRun(
@@ -158,6 +155,7 @@ def _build_stale(
             )
     if failed:
         raise failed
+    return None
 
 
 class Wheels(Building):
@@ -174,7 +172,7 @@ class Wheels(Building):
 
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
-def wheels(options: Wheels) -> None:
+def wheels(options: Wheels) -> verb.Result:
     """Compile torch and Triton, and export their wheels without an image."""
     from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
@@ -196,7 +194,7 @@ def wheels(options: Wheels) -> None:
     files = export(
         config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress
     )
-    print(report.exported(folder, files))
+    return verb.Result(text=report.exported(folder, files))
 
 
 def _shown() -> Shown:

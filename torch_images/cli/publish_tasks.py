@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ class Tag(Image, Registry, DryRun, Json):
 
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
-def tag(options: Tag) -> None:
+def tag(options: Tag) -> verb.Result:
     """Tag a verified image in the engine with the names to push it under."""
     from torch_images.cli import report
     from torch_images.publish.push import in_engine, plan
@@ -39,7 +38,7 @@ def tag(options: Tag) -> None:
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
     text = report.moves(moves, done=not options.dry_run)
-    print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
+    return verb.Result(data=[asdict(m) for m in moves], text=text)
 
 
 class Push(Tag):
@@ -51,7 +50,7 @@ class Push(Tag):
 
 
 @verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
-def push(options: Push) -> None:
+def push(options: Push) -> verb.Result:
     """Push a verified image and its tags to a registry; safe to repeat.
 
     If the image exists for several platforms, its floating tags point to an index. The push for
@@ -75,8 +74,7 @@ def push(options: Push) -> None:
     if options.dry_run:
         moves = look()
         text = report.moves(moves, done=False)
-        print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
-        return
+        return verb.Result(data=[asdict(m) for m in moves], text=text)
 
     def carry_out(move: Move) -> None:
         retry(partial(send, move, engine, run), retries=options.retries, say=verb.say)
@@ -89,7 +87,7 @@ def push(options: Push) -> None:
         indexes=indexes(now),
     )
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else report.moves(moves, done=True))
+    return verb.Result(data=sheet, text=report.moves(moves, done=True))
 
 
 class Datasheet(Image, Json):
@@ -97,7 +95,7 @@ class Datasheet(Image, Json):
 
 
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(options: Datasheet) -> None:
+def datasheet(options: Datasheet) -> verb.Result:
     """Print the facts of a verified image: versions, packages, digests, checks."""
     from torch_images.build.build import revision
     from torch_images.host.runner import Runner
@@ -108,7 +106,7 @@ def datasheet(options: Datasheet) -> None:
     subject = verified_image(config, options.image, workspace, engine)
     sheet = describe(subject, commit=revision(workspace.root, Runner()) or "")
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
+    return verb.Result(data=sheet, text=markdown(sheet).rstrip())
 
 
 class Runpod(Registry, Json):
@@ -123,7 +121,7 @@ class Runpod(Registry, Json):
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
-def runpod(options: Runpod) -> None:
+def runpod(options: Runpod) -> verb.Result:
     """Print a RunPod pod template, and the command that creates it there."""
     from torch_images.cli import report
     from torch_images.publish.runpod import body, command, readme
@@ -132,9 +130,9 @@ def runpod(options: Runpod) -> None:
     subject = _pod_image(options, config, workspace)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
     text = readme(config, subject, template)
-    print(verb.as_json({"template": template, "readme": text} if options.json else template))
     if not options.json:
-        print(report.pod(text, command(config)), file=sys.stderr)
+        verb.say(report.pod(text, command(config)))
+    return verb.Result(data={"template": template, "readme": text}, text=verb.as_json(template))
 
 
 def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
@@ -174,7 +172,7 @@ class Site(Registry):
 
 
 @verb.verb(Site, example="site --output build/site")
-def site(options: Site) -> None:
+def site(options: Site) -> verb.Result:
     """Write a static site: an image picker by GPU and driver, and the list of images."""
     from torch_images.publish.site import generate, write
 
@@ -182,4 +180,4 @@ def site(options: Site) -> None:
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
     folder = write(files, Path(options.output) if options.output else workspace.output / "site")
-    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
+    return verb.Result(text=f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

@@ -12,7 +12,7 @@ from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
-from torch_images.cli.program import as_called
+from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, Jobs, choose, hours, triton_hours
@@ -91,8 +91,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         return []
     count = len(spec.arches)
     jobs = choose(builder, count, jobs=options.jobs)
-    tools = lock.tools.wheels if lock.tools else ()
-    size = sum(wheel.size for wheel in tools) + sum(a.size for a in lock.all_archives)
     return [
         *(
             f"compiles {tree.name} {lock.compiled[tree.name]} from {tree.repository} at "
@@ -101,17 +99,10 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
         (
-            f"stages: toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
-            f"{size / 1e6:.0f} MB to download), "
-            f"{', '.join(f'compile-{tree.name}' for tree in lock.sources.trees)}, environment, "
-            f"{'variant, ' if spec.variant.adds else ''}runtime"
-        ),
-        (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
         ),
         f"time: {_time(image, jobs, builder)}",
-        ("tested: the only full tree compiled so far is PyTorch 2.6.0 for 9.0 (docs/compile.md)"),
     ]
 
 
