@@ -13,6 +13,7 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 import tasks
+from tests.documents import slugs
 from tests.releases import T130
 from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.matrix import matrix
@@ -103,6 +104,7 @@ TEXTS = [
     README.with_name("CONTRIBUTING.md"),
     README.with_name("SECURITY.md"),
     *sorted((README.parent / "docs").glob("*.md")),
+    *sorted((README.parent / "docs" / "project").glob("*.md")),
 ]
 COMMANDS = [
     line
@@ -130,6 +132,17 @@ def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[st
     # The picture wraps long lines.
     said = "".join(capsys.readouterr().out.split())
     assert said in "".join(shown.split())
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """Links of the project itself; those of the network are not asked."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\((?!https://)([^)\s]+)\)", text):
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not heading or heading in slugs(target.read_text()), link
 
 
 def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> None:
