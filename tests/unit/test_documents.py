@@ -1,4 +1,4 @@
-"""docs/documents.csv and the page that is made of it: every reference leads somewhere."""
+"""docs/project/documents.csv and the page that is made of it: every reference leads somewhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def kind_of_data(path: str, name: str) -> str:
 
 def test_the_page_is_what_the_data_give() -> None:
     """If not: `python -m tests.documents`."""
-    assert (ROOT / PAGE).read_text() == page(CLAIMS, ROOT)
+    assert (ROOT / PAGE).read_text() == page(CLAIMS)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.document}: {claim.claim}")
