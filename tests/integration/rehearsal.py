@@ -18,7 +18,7 @@ from tests.integration.support import ROOT
 from tests.releases import T130, T132
 from tests.wheels import StandIn, make_wheel
 from torch_images.config.load import load_config
-from torch_images.locks.facts import format_facts, read_facts, with_facts
+from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.platforms import AMD64, PLATFORMS
 
@@ -139,12 +139,6 @@ def write(
     if name == POD:
         return
     take_facts(folder, lock)
-    path = folder / "locks" / f"{name.replace('wheel-', 'release-')}.yaml"
-    found = read_facts(path)
-    facts = dataclasses.replace(found.facts, fits=())  # no image here has extras
-    path.write_text(
-        format_facts(dataclasses.replace(found, request=lock.request, facts=facts, read=()))
-    )
 
 
 def trust(folder: Path, url: str, key: str) -> None:

@@ -19,21 +19,16 @@ from urllib.parse import quote
 import pytest
 
 from tests.servers import web_server
-from tests.symbols import symbols_library
 from tests.unit.hostile import almost
-from tests.unit.test_facts import compiled, dated, extra
 from tests.unit.test_facts import torch as torch_wheel
 from tests.wheels import StandIn, make_wheel
-from torch_images.arch import Capability
 from torch_images.build.plan import locked
 from torch_images.build.render import render
 from torch_images.config.choose import choose
-from torch_images.config.extras import Extra
 from torch_images.config.indexes import Index, is_index
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import (
     LockRequest,
-    Probe,
     facts_input,
     image_inputs,
     tool_input,
@@ -60,7 +55,7 @@ from torch_images.layers.make import making
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.debs import parse_debs
-from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
+from torch_images.locks.facts import FactsLock, with_facts
 from torch_images.locks.image_lock import image_lock, update
 from torch_images.locks.sources import parse_sources
 from torch_images.locks.wheels import (
@@ -372,7 +367,7 @@ def test_a_wheel_from_where_it_may_not_come(
     assert str(caught.value).endswith("; run `invoke lock --select w`")
 
 
-def facts_request(index: Index, *extras: Extra) -> LockRequest:
+def facts_request(index: Index) -> LockRequest:
     """The facts of torch 2.15.1 from an index."""
     cuda = Cuda(
         version="13.0", driver="", floor="", targets=(), torch=("2.15.1",), base="trixie",
@@ -382,7 +377,7 @@ def facts_request(index: Index, *extras: Extra) -> LockRequest:
         name="release-x",
         request=("torch==2.15.1",),
         python="3.11",
-        probe=Probe(cuda=cuda, torch="2.15.1", extras=extras),
+        probe=cuda,
         within="wheel-x",
         index=index,
     )
@@ -555,17 +550,6 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
         with pytest.raises(LockError, match=r"^locks/plain\.txt: torch is from http://"):
             resolve_input(replace(item, index=None), tmp_path, resolver, tmp_path)
         assert not both.asked["other"]
-
-
-def test_days_are_those_of_the_index_that_is_asked(make: Callable[..., StandIn]) -> None:
-    made = make("torch", "1")
-    with (
-        web_server(dated([(made, "2026-01-01")])) as (main, _),
-        web_server(dated([(made, "2026-02-02")])) as (other, _),
-        PackageIndex(Network(index=f"{main}/simple")) as asked,
-    ):
-        assert asked.days("torch") == {"1": dt.date(2026, 1, 1)}
-        assert asked.days("torch", f"{other}/simple") == {"1": dt.date(2026, 2, 2)}
 
 
 def test_what_no_index_has_is_said_as_ever(both: Indexes) -> None:
@@ -776,56 +760,15 @@ def test_facts_of_a_release_of_the_index(tmp_path: Path) -> None:
         both.asked["main"].clear()
 
         def found(item: LockRequest) -> FactsLock:
-            return find_facts(
-                item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY
-            )
+            return find_facts(item, plain, network=both.network, cache=tmp_path, date=DAY)
 
         facts = found(item)
         assert facts.facts.torch == "2.15.1"
-        assert facts.facts.arches == (Capability(9, 0), Capability(12, 0))
         assert facts.sha256 == made.locked.sha256
         assert not [path for path in both.asked["main"] if path.endswith(".whl")]
         assert item.probe
-        older = replace(item.probe, cuda=replace(item.probe.cuda, version="12.8"))
-        with pytest.raises(LockError) as caught:
-            found(replace(item, probe=older))
-        assert str(caught.value).startswith(
-            "locks/w.txt has torch 2.15.1+cu130, which is not for CUDA 12.8; name an index in"
-        )
-
-
-def test_extras_beside_a_release_of_the_index(tmp_path: Path) -> None:
-    """An index without dates: the main one says when the releases of torch came."""
-    symbols = ("_ZN2at6Tensor3addEv",)
-    releases = [
-        (torch_wheel(tmp_path, "2.15.0", *symbols), "2026-09-01"),
-        (torch_wheel(tmp_path, "2.16.0", *symbols), "2026-11-01"),
-    ]
-    uses = symbols_library(uses=symbols, loads=["libtorch.so"])
-    needs_more = symbols_library(uses=[*symbols, "_ZN2at5otherEv"], loads=["libtorch.so"])
-    releases += [
-        (compiled(tmp_path, "cxx", "1.0", uses), "2026-09-02"),
-        (compiled(tmp_path, "cxx", "2.0", needs_more), "2026-11-02"),
-        (compiled(tmp_path, "vision", "0.30", symbols_library(), "torch==2.15.1"), "2026-09-02"),
-    ]
-    held = [
-        torch_wheel(tmp_path, "2.15.1+cu130", *symbols),
-        compiled(tmp_path, "vision", "0.30+cu130", symbols_library(), "torch==2.15.1"),
-    ]
-    with web_server(dated(releases)) as (main, _), web_server(pages(held)) as (other, _):
-        both = Indexes(main, other, {})
-        index = both.index("torch", "vision")
-        item = facts_request(index, extra("e", "cxx", "vision", fit="optional"))
-        plain = both.resolve(index, "torch==2.15.1")
-        found = find_facts(
-            item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY
-        )
-    [fit] = found.facts.fits
-    assert fit.wheels == ("cxx==1.0", "vision==0.30+cu130"), fit.reason
-    assert "torch 2.15 has all 1 C++ symbols that cxx 1.0 uses" in fit.reason
-    path = tmp_path / "release-x.yaml"
-    path.write_text(format_facts(found))
-    assert read_facts(path) == found
+        with pytest.raises(LockError, match=r"is not for CUDA 12\.8; name an index in"):
+            found(replace(item, probe=replace(item.probe, version="12.8")))
 
 
 # Builds.
@@ -862,7 +805,7 @@ def test_a_build_asks_the_index_for_its_wheels_only(moved: tuple[Config, Path], 
     assert text.startswith(f"--find-links {URL}/torchaudio/\n--find-links {URL}/torchvision/\n")
     assert text.count("--find-links") == 2
     assert "\ntorchvision==" in text
-    rules = constraints(spec, held)
+    rules = constraints(config, spec, held)
     assert (
         f"# Another index has torch, torchaudio, torchvision, triton:\n# pip install --extra-index-url {URL} ...\n"
         in rules

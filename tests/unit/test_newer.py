@@ -22,11 +22,10 @@ from tests.unit.test_facts import STABLE, TENSOR, compiled, dated, torch
 from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.edit import with_releases
-from torch_images.config.extras import Extra
-from torch_images.config.release import Facts, Fit
+from torch_images.config.release import Facts
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.newer import held_back, newer, newer_torch, out_of_reach
+from torch_images.fetch.newer import extras_behind, held_back, newer, newer_torch
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
@@ -100,37 +99,36 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
 
 
-def test_an_extra_whose_newest_needs_a_torch_that_is_not_listed(
-    config: Config, tmp_path: Path
+@pytest.mark.parametrize(
+    ("requires", "detail"),
+    [
+        (
+            "torch==2.14.7",
+            "-> 9.0, out of reach: it needs torch 2.14.7, which images.yaml does not",
+        ),
+        (
+            "torch==2.99.0",
+            "-> 9.0, out of reach: it needs torch 2.99.0, which images.yaml does not",
+        ),
+        ("torch", "-> 9.0; `pins` of the extra vllm can name it"),
+    ],
+)
+def test_an_extra_behind_its_newest_release(
+    config: Config, tmp_path: Path, requires: str, detail: str
 ) -> None:
-    """VLLM 9 does, and so would every extra beside a torch that is simply newer."""
-    wheels = [
-        with_toolkit(torch(tmp_path, version, TENSOR, STABLE), tmp_path, "13.0.3")
-        for version in ("2.13.0", "2.14.7", "2.99.0")
-    ]
+    wheels = [torch(tmp_path, v, TENSOR) for v in ("2.14.0", "2.14.7", "2.15.0", "2.99.0")]
     wheels += [
-        make_wheel(tmp_path, "cuda-toolkit", "13.0.3"),
-        make_wheel(tmp_path, "cuda-python", "13.1.0"),
-        compiled(tmp_path, "vllm", "0.21.0", b"", "torch==2.13.0"),
-        compiled(tmp_path, "vllm", "9.0", b"", "torch==2.14.7"),
-        compiled(tmp_path, "torchao", "9.0", b"", "torch"),
+        make_wheel(tmp_path, "cuda-python", "13.4.4"),
+        compiled(tmp_path, "vllm", "0.33.0", b"", "torch==2.14.0"),
+        compiled(tmp_path, "vllm", "9.0", b"", requires),
     ]
-    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, _):
+    with web_server(dated([(wheel, "") for wheel in wheels])) as (url, _):
         network = Network(index=f"{url}/simple")
-        [found] = out_of_reach(config, ("2.99.0",), network, Runner())
-        more = replace(extra_of(config, "vllm"), torch=(("13.0", ("2.14.7",)),))
-        listed = replace(config, extras=(more,))
-        assert list(out_of_reach(listed, ("2.99.0",), network, Runner())) == []
-    assert (found.lock, found.name, found.version != "none") == ("images.yaml", "vllm", True)
+        with PackageIndex(network) as index:
+            [found] = extras_behind(config, index, network, Runner())
+    assert (found.lock, found.name, found.version) == ("images.yaml", "vllm", "0.33.0")
     assert found.state == NEWER
-    assert found.detail.startswith(
-        "-> 9.0, out of reach: vllm 9.0 needs torch==2.14.7, which images.yaml does not list for "
-        "CUDA 13.0; "
-    )
-
-
-def extra_of(config: Config, name: str) -> Extra:
-    return next(extra for extra in config.extras if extra.name == name)
+    assert found.detail.startswith(detail)
 
 
 def lock(**versions: str) -> WheelLock:
@@ -183,7 +181,7 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
 
 
 def facts(
-    release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12), platform: str = "linux/amd64"
+    release: str, *, arches: tuple[int, ...] = (9, 12), platform: str = "linux/amd64"
 ) -> Facts:
     return Facts(
         cuda="13.0",
@@ -191,33 +189,21 @@ def facts(
         python="3.11",
         arches=tuple(Capability(a, 0) for a in arches),
         features=("nccl", "tf32") if len(arches) > 1 else ("nccl",),
-        fits=fits,
         platform=platform,
     )
 
 
 def test_a_review_names_what_changed(config: Config) -> None:
-    none, some = (
-        Fit(extra="vllm", wheels=wheels, reason="they require torch 9")
-        for wheels in ((), ("vllm==1",))
-    )
-    before = replace(config, facts=(facts("2.13.0", none), facts("2.14.0", some)))
-    after = replace(
-        config,
-        facts=(facts("2.13.0", some), facts("2.14.0", some), facts("2.15.0", none, arches=(9,))),
-    )
-    name = "CUDA 13.0, torch 2.15.0, Python 3.11, linux/amd64"
-    assert list(review(before, after, ())) == [
-        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64: vllm none -> vllm==1",
-        f"{name}: no vllm: they require torch 9",
+    before = replace(config, facts=(facts("2.13.0"), facts("2.14.0")))
+    after = replace(before, facts=(*before.facts, facts("2.99.0", arches=(9,))))
+    name = "CUDA 13.0, torch 2.99.0, Python 3.11, linux/amd64"
+    added = Plan(cuda="13.0", releases=("2.99.0",), added=("2.99.0",), dropped=())
+    assert list(review(before, after, (added,))) == [
+        "CUDA 13.0: adds torch 2.99.0",
+        "torch 2.99.0: images.yaml has no pins of vision, xformers, torchao, recommenders, vllm for it",
         f"{name}: without code for 12.0 against torch 2.14.0",
         f"{name}: without feature tf32 against torch 2.14.0",
     ]
-    [line] = review(after, before, ())
-    assert line == (
-        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64:"
-        " vllm vllm==1 -> none: they require torch 9"
-    )
 
 
 def test_a_review_compares_releases_of_one_platform(config: Config) -> None:
@@ -273,7 +259,7 @@ def small(root: Path, folder: Path) -> Path:
     document["catalogue"] = [{"platform": [*document["platforms"]]}]
     document["pods"]["variant"] = "runtime"
     document["packages"] = []
-    for key in ("extras", "exclude", "removals"):
+    for key in ("extras", "companions", "exclude", "removals"):
         del document[key]
     path = folder / "images.yaml"
     path.write_text(

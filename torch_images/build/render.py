@@ -125,9 +125,9 @@ def render(
     facts = image_facts(config, spec, matrix(config))
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
-    held = constraints(spec, lock)
+    held = constraints(config, spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
-    lines = project(spec, lock)
+    lines = project(config, spec, lock)
     files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
     for name, recipe in compiled.items():
         text = json.dumps(recipe, indent=1) + "\n"

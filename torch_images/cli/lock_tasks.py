@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from torch_images.fetch.update import Finding
     from torch_images.fetch.upgrade import Plan
 
-    # Locks to write, each with whether facts that are there only gain what they lack.
-    Wanted = tuple[tuple[LockRequest, bool], ...]
-
 T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
 
@@ -50,6 +47,7 @@ def lock(options: Lock) -> None:
     By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
     or none if one fails.
     """
+    from torch_images.config.lock_selection import inputs
     from torch_images.errors import UsageError
 
     if options.verbose and options.json:
@@ -69,19 +67,12 @@ def lock(options: Lock) -> None:
         _upgrade(options)
     elif options.renew:
         pattern = options.select or "*"
-        _write(options.mirror, lambda config, _: _chosen(config, pattern), renews=True)
+        _write(options.mirror, lambda config, _: inputs(config, pattern))
     else:
         _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
 
 
-def _chosen(config: Config, pattern: str) -> Wanted:
-    """All locks that a pattern chooses, to be resolved anew."""
-    from torch_images.config.lock_selection import inputs
-
-    return tuple((item, False) for item in inputs(config, pattern))
-
-
-def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
+def _lacking(config: Config, pattern: str, locks: Path) -> tuple[LockRequest, ...]:
     """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
     from torch_images.config.lock_selection import select
     from torch_images.locks.requested import lacks
@@ -89,23 +80,20 @@ def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
     named, of_images = select(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
-    lacked = (item for item in of_images.values() if lacks(locks, item))
-    return (*((item, False) for item in named.values()), *((item, True) for item in lacked))
+    return (*named.values(), *(item for item in of_images.values() if lacks(locks, item)))
 
 
 def _write(
     mirror: Sequence[str],
-    wanted: Callable[[Config, Path], Wanted],
+    choose: Callable[[Config, Path], Sequence[LockRequest]],
     *,
     plans: Sequence[Plan] = (),
     notes: Sequence[str] = (),
-    renews: bool = False,
 ) -> None:
-    """Resolve the wanted locks, then write all of them, or none if one fails.
+    """Resolve the chosen locks, then write all of them, or none if one fails.
 
-    `wanted` is asked again after each step, because facts about a release decide what else an image
-    needs. First prints which images of the catalogue change. `plans` are changes to images.yaml,
-    `notes` are for a reviewer. With `plans` or `renews`, removes the locks that the catalogue does
+    First prints which images of the catalogue change. `plans` are changes to images.yaml,
+    `notes` are for a reviewer. With `plans`, removes the locks that the catalogue does
     not ask for any more.
     """
     from torch_images.build.plan import identities
@@ -129,12 +117,10 @@ def _write(
         edited.write_text(text, encoding="utf-8")
         loaded = load_config(edited)
 
-        def current() -> Config:
-            return with_facts(loaded, new.folder, damaged_ok=True)
-
-        lines = _resolve(lambda: wanted(current(), new.folder), new.folder, mirror)
-        after = current()
-        if plans or renews:
+        config = with_facts(loaded, new.folder, damaged_ok=True)
+        lines = _resolve(choose(config, new.folder), new.folder, mirror)
+        after = with_facts(loaded, new.folder, damaged_ok=True)
+        if plans:
             gone = {item.path(new.folder) for item in inputs(before)}
             gone -= {item.path(new.folder) for item in inputs(after)}
             for file in sorted(file for file in gone if file.exists()):
@@ -151,39 +137,27 @@ def _write(
         print("\nTo review:\n" + "\n".join(f"- {line}" for line in decide))
 
 
-def _resolve(wanted: Callable[[], Wanted], folder: Path, mirror: Sequence[str]) -> list[str]:
-    """Write the wanted locks into a folder; a line about each. Raises the last error of a step."""
-    from torch_images.config.lock_selection import first
-
-    lines: dict[str, str] = {}
-    while asked := {item.name: (item, add) for item, add in wanted() if item.name not in lines}:
-        items = first([item for item, _ in asked.values()])
-        done = _resolve_step([asked[item.name] for item in items], folder, mirror)
-        lines |= zip((item.name for item in items), done, strict=True)
-    return list(lines.values())
-
-
-def _resolve_step(
-    asked: Sequence[tuple[LockRequest, bool]], folder: Path, mirror: Sequence[str]
-) -> Sequence[str]:
-    """Write locks that do not need each other, in parallel; a line about each."""
+def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) -> list[str]:
+    """Write locks into a folder; a line about each. Raises the last error of a step."""
     from torch_images.cli import report
+    from torch_images.config.lock_selection import steps
     from torch_images.fetch.update import resolve_input
     from torch_images.locks.image_lock import update
 
-    items, adds = [item for item, _ in asked], {item.name: add for item, add in asked}
     resolver, cache = _resolver(items, mirror), verb.workspace().cache
     errors: list[TorchImagesError] = []
 
     def write(item: LockRequest) -> str:
-        resolved = resolve_input(item, folder, resolver, cache, add=adds[item.name])
+        resolved = resolve_input(item, folder, resolver, cache)
         return report.locked(item.name, resolved, changed=update(item.path(folder), resolved))
 
-    # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
-    at_once = 1 if items[0].probe else _AT_ONCE
-    lines = list(_side_by_side(items, write, errors, at_once=at_once, progress="resolved"))
-    if errors:
-        raise errors[-1]
+    lines: list[str] = []
+    for step in steps(items):
+        # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
+        at_once = 1 if any(item.probe for item in step) else _AT_ONCE
+        lines += _side_by_side(step, write, errors, at_once=at_once, progress="resolved")
+        if errors:
+            raise errors[-1]
     return lines
 
 
@@ -268,11 +242,11 @@ def _upgrade(options: Lock) -> None:
         return
     names = [_names(one.cuda, torch) for one in plans for torch in one.added]
 
-    def wanted(config: Config, locks: Path) -> Wanted:
+    def added(config: Config, locks: Path) -> Sequence[LockRequest]:
         lacking = _lacking(config, "", locks)
-        return tuple(w for w in lacking if any(fnmatchcase(w[0].name, name) for name in names))
+        return [item for item in lacking if any(fnmatchcase(item.name, name) for name in names)]
 
-    _write(options.mirror, wanted, plans=plans, notes=notes)
+    _write(options.mirror, added, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:

@@ -7,15 +7,13 @@ from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images.config.choose import choose, releases
-from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
-from torch_images.config.matrix import combinations, matrix
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.platforms import AMD64, Platform
 
@@ -36,15 +34,6 @@ _TOOLS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
-    """A release of torch for a CUDA version, to inspect, and extras that may fit it."""
-
-    cuda: Cuda
-    torch: str
-    extras: tuple[Extra, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LockRequest:
     """One lock file: its name, and its requested content.
 
@@ -56,7 +45,7 @@ class LockRequest:
     `compat`: one of NVIDIA's compat packages.
     `source`: the trees of a source.
     `cuda`: the archives of a compiler, below the root URL `archives`.
-    `probe`: the facts of a release of torch, and of the extras that are compiled for one.
+    `probe`: the facts of a release of torch for this CUDA version.
     Of wheels:
     `python`: the version of Python they are for, such as "3.11".
     `within`: the name of another lock; its wheels keep their versions, except those in `replaces`.
@@ -78,7 +67,7 @@ class LockRequest:
     source: Source | None = None
     cuda: Cuda | None = None
     archives: str = ""
-    probe: Probe | None = None
+    probe: Cuda | None = None
     within: str = ""
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -117,63 +106,34 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     )
 
 
-def facts_input(config: Config, spec: ImageSpec, *more: ImageSpec) -> LockRequest:
-    """The facts of an image's release of torch; `more` are images of the same release.
-
-    They include the fitting wheels of each extra that one of the images has, and of those that
-    known facts are about. New facts are about each extra that the catalogue has for that CUDA
-    version, Python and platform.
-    """
-    cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
-    names = {extra.name for image in (spec, *more) for extra in image.variant.extras}
-    if spec.release.facts:
-        names |= {fit.extra for fit in spec.release.facts.fits}
-    else:
-        names |= set(_catalogue_extras(config, spec))
-    extras = {x.name: x for x in config.extras if x.name in names and fit_word(x, cuda)}
-    words = (fit_word(extra, cuda) for extra in extras.values())
+def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
+    """The facts of an image's release of torch."""
+    torch = spec.release.version
     return LockRequest(
         name=f"release-{_release_name(spec)}",
         platform=spec.platform,
-        request=_request((f"torch=={torch}", *words)),
-        python=python,
-        probe=Probe(cuda=cuda, torch=torch, extras=tuple(extras[name] for name in sorted(extras))),
+        request=(f"torch=={torch}",),
+        python=spec.base.python,
+        probe=spec.cuda,
         within=wheel_input(config, spec).name,
-        index=cuda.index(torch),
+        index=spec.cuda.index(torch),
     )
 
 
-def _catalogue_extras(config: Config, spec: ImageSpec) -> Iterator[str]:
-    """The names of the extras that the catalogue has beside an image's torch, if it fits them."""
-    pythons = {base.name: base.python for base in config.bases}
-    variants = {variant.name: variant for variant in config.variants}
-    own = (spec.cuda.version, spec.platform.name, spec.base.python)
-    for axes in combinations(config):
-        variant = variants.get(axes["variant"])
-        if variant and own == (axes["cuda"], axes["platform"], pythons.get(axes["base"])):
-            yield from (extra.name for extra in variant.extras)
-
-
-def fit_word(extra: Extra, cuda: Cuda) -> str:
-    """How a request asks for the fitting wheels of an extra; "" if it has none to look for."""
-    wanted = dict(extra.wheels).get(cuda.version) if extra.compiled else ()
-    return f"{extra.name}={'+'.join(''.join(word.split()) for word in wanted)}" if wanted else ""
-
-
-def facts_names(config: Config) -> dict[str, Cuda]:
-    """The names of all files of facts that there can be, with the CUDA version that each is for.
+def facts_names(config: Config) -> frozenset[str]:
+    """The names of all files of facts that there can be.
 
     The catalogue's images need some of them. Any other image can be locked by its identifier.
     """
-    return {
-        f"release-{_named(cuda, release.version, base, platform)}": cuda
+    return frozenset(
+        f"release-{_named(cuda, release.version, base, platform)}"
         for cuda in config.cudas
         for source in config.sources
         for base in config.bases
         for platform in config.platforms
         for variant in config.variants
         for release in releases(config, cuda, source, base, platform, variant=variant)
-    }
+    )
 
 
 def locked_images(config: Config) -> tuple[ImageSpec, ...]:
@@ -217,8 +177,8 @@ def variant_inputs(
     plain, debs = wheel_input(config, spec), base_input(spec)
     toolkit = _toolkit(spec.cuda) if variant.cuda_home else ()
     extras = (x for x in variant.extras if not x.unpack)
-    version, release = spec.cuda.version, spec.release
-    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, release)))
+    version, torch = spec.cuda.version, spec.release.version
+    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, torch)))
     more_wheels = replace(
         plain,
         name=f"{plain.name}-{variant.name}",
@@ -245,7 +205,7 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
             name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}"
             f"{spec.platform.suffix}",
             platform=spec.platform,
-            request=_request(extra.requirements(spec.cuda.version, spec.release)),
+            request=_request(extra.requirements(spec.cuda.version, spec.release.version)),
             python=python,
             alone=True,
         )

@@ -171,6 +171,8 @@ def _extras(config: Config) -> Iterator[Problem]:
     names = [extra.name for extra in config.extras]
     for extra in config.extras:
         path = ("extras", extra.name)
+        if bool(extra.wheels) == bool(extra.pins):
+            yield Problem(path, "must have either wheels or pins")
         if extra.links and not extra.unpack:
             yield Problem(path, "has links, but is not unpacked")
         for other, _ in extra.conflicts:

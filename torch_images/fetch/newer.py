@@ -6,16 +6,16 @@ that need a torch that it does not list.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import itertools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError, NetworkError
@@ -25,12 +25,11 @@ from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.host.workers import workers
 from torch_images.locks import grammar
-from torch_images.locks.wheels import WheelLock
 
-_AT_ONCE = 6  # extras that are resolved in parallel
 FILE = "images.yaml"  # in place of a lock's name in a finding
+# Part of uv's message about a requirement that conflicts with others.
+_PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
 _BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
@@ -44,7 +43,7 @@ def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
         yield from held_back(config, index)
-    yield from out_of_reach(config, releases, network, run)
+        yield from extras_behind(config, index, network, run)
     for cuda in config.cudas:
         if cuda.release:
             yield from _archives(cuda, config.archives, network)
@@ -87,55 +86,45 @@ def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
             yield Finding(FILE, name, str(requirement.specifier), NEWER, detail)
 
 
-def out_of_reach(
-    config: Config, newer: Collection[str], network: Network, run: Runner
+def extras_behind(
+    config: Config, index: PackageIndex, network: Network, run: Runner
 ) -> Iterator[Finding]:
-    """Extras whose newest wheels require a torch that images.yaml does not list for their CUDA.
+    """Extras whose pins for their newest torch are not the newest releases, and why not.
 
-    Leaves out the releases `newer`: torch itself is reported, and not every extra that comes with
-    the newest one requires it. Raises NetworkError.
+    Raises NetworkError.
     """
-    today = dt.datetime.now(dt.UTC).date()
-    pythons = {base.name: base.python for base in config.bases}
-    asked = dict.fromkeys(
-        (extra, words, pythons[cuda.base])
-        for extra in config.extras
-        for cuda in config.cudas
-        if extra.compiled and (words := dict(extra.wheels).get(cuda.version))
+    for extra in config.extras:
+        pins = [wheels for _, wheels in extra.pins if wheels]
+        for pin in map(Requirement, pins[-1] if pins else ()):
+            newest = max(_finals(index, canonicalize_name(pin.name)), default=None)
+            if newest and newest not in pin.specifier:
+                reach = _reach(config, extra, f"{pin.name}=={newest}", network, run)
+                yield Finding(FILE, pin.name, str(pin.specifier)[2:], NEWER, f"-> {newest}{reach}")
+
+
+def _reach(config: Config, extra: Extra, word: str, network: Network, run: Runner) -> str:
+    """Whether a release of an extra fits a torch that images.yaml lists, as uv resolves it."""
+    listed = {
+        t for cuda in config.cudas for t in (*cuda.torch, *dict(extra.torch).get(cuda.version, ()))
+    }
+    wanted = Requirements(
+        name=extra.name,
+        words=(word, f"torch<={max(listed, key=Version)}"),
+        python=choose(config).base.python,
+        date=dt.datetime.now(dt.UTC).date(),
     )
-
-    def look(one: tuple[Extra, tuple[str, ...], str]) -> Iterator[Finding]:
-        extra, words, python = one
-        with contextlib.suppress(LockError):  # its own locks say what is wrong
-            wanted = Requirements(name=extra.name, words=words, python=python, date=today)
-            newest = resolve(wanted, network=network, run=run)
-            if newest.versions().get("torch", "") not in newer:
-                return _unlisted(config, extra, words, newest)
-        return iter(())
-
-    with workers(_AT_ONCE) as pool:
-        yield from itertools.chain.from_iterable(pool.map(look, asked))
-
-
-def _unlisted(
-    config: Config, extra: Extra, words: tuple[str, ...], newest: WheelLock
-) -> Iterator[Finding]:
-    """The finding about the newest wheels of an extra, if their torch is not listed."""
-    torch = newest.versions().get("torch", "").partition("+")[0]
-    cuda = next((c for c in config.cudas if c.version == newest.cuda), None)
-    if not torch or not cuda or dict(extra.wheels).get(cuda.version) != words:
-        return
-    if torch in (*cuda.torch, *dict(extra.torch).get(cuda.version, ())):
-        return
-    name = canonicalize_name(Requirement(words[0]).name)
-    version = newest.versions()[name]
-    fits = (f.fit(extra.name) for f in config.facts if f.cuda == cuda.version)
-    exact = (Requirement(word) for fit in fits if fit for word in fit.wheels)
-    held = [next(iter(r.specifier)).version for r in exact if canonicalize_name(r.name) == name]
-    reason = f"needs torch=={torch}, which images.yaml does not list for CUDA {cuda.version}"
-    hint = f"`torch` of the extra {extra.name} can add it"
-    detail = f"-> {version}, out of reach: {name} {version} {reason}; {hint}"
-    yield Finding(FILE, name, max(held, key=Version, default="none"), NEWER, detail)
+    try:
+        versions = resolve(wanted, network=network, run=run).versions()
+    except LockError as error:
+        needs = ", ".join(sorted(set(_PIN.findall(error.message)))) or error.message
+    else:
+        needs = versions.get("torch", "").partition("+")[0]
+        if not needs or needs in listed:
+            return f"; `pins` of the extra {extra.name} can name it"
+    return (
+        f", out of reach: it needs torch {needs}, which images.yaml does not list; `torch` of the "
+        f"extra {extra.name} can add it"
+    )
 
 
 def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:

@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -45,9 +44,8 @@ class Requirements:
     `name` and `date` are the lock's. The wheels are for `platform` with glibc GLIBC or newer, and
     for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix a package's version if
     it is needed; `overrides` do so even against other requirements. Versions also fit the
-    requirements `beside`, which are not part of the lock. `before` has days (UTC) by name of a
-    package; files uploaded on that day or later are ignored. `alone` ignores the requirements of
-    the wheels themselves.
+    requirements `beside`, which are not part of the lock. `alone` ignores the requirements of the
+    wheels themselves.
     """
 
     name: str
@@ -58,7 +56,6 @@ class Requirements:
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
-    before: Mapping[str, dt.date] | None = None
     alone: bool = False
 
 
@@ -138,8 +135,6 @@ def _resolve(
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
         command += [f"--overrides={overrides}"] if wanted.overrides else []
-        for package, day in (wanted.before or {}).items():
-            command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if wanted.alone else []
         try:
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})

@@ -12,7 +12,7 @@ from torch_images.config.lock_requests import LockRequest
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import holders, size
-from torch_images.fetch.facts import UNREAD, find_facts
+from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
@@ -45,14 +45,12 @@ class Finding:
     detail: str = ""
 
 
-def resolve_input(
-    item: LockRequest, folder: Path, resolver: Resolver, cache: Path, *, add: bool = False
-) -> AnyLock:
+def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
     """The lock of a request, resolved with the inputs that its sources have today.
 
-    `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
-    are kept, and these files are not downloaded. With `add`, facts only gain what they lack.
-    Raises NetworkError, LockError, BuildError, DiskError, or EngineError if an image is needed and
+    `folder` has the locks, of which `item.within` is read. Facts about a wheel that has not changed
+    are kept, and it is not downloaded. Raises NetworkError, LockError, BuildError, DiskError, or
+    EngineError if an image is needed and
     there is no engine.
     """
     today = dt.datetime.now(dt.UTC).date()
@@ -81,7 +79,9 @@ def resolve_input(
             date=today,
         )
     if item.probe:
-        return _find(item, folder, resolver, cache, held=_known_facts(item, folder), add=add)
+        plain = read_wheels(folder / f"{item.within}.txt", item.index)
+        known = _known_facts(item, folder)
+        return find_facts(item, plain, known, network=resolver.network, cache=cache, date=today)
     if item.base is None:
         wanted = Requirements(
             name=item.name,
@@ -117,9 +117,7 @@ def check(
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, locked, now))
     if item.probe:
-        before = read_facts(item.path(folder))
-        today = _find(item, folder, resolver, cache, held=before, download=False)
-        return tuple(_facts(item.name, before, today))
+        return ()  # of a locked wheel, which is checked with its lock
     if item.base is None and item.compat is None:
         wheels = read_wheels(item.path(folder), item.index)
         try:
@@ -153,30 +151,6 @@ def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
         for wheel in read_wheels(folder / f"{item.within}.txt", item.index).wheels:
             if wheel.name not in item.replaces:
                 yield f"{wheel.name}=={wheel.version}"
-
-
-def _find(
-    item: LockRequest,
-    folder: Path,
-    resolver: Resolver,
-    cache: Path,
-    *,
-    held: FactsLock | None,
-    download: bool = True,
-    add: bool = False,
-) -> FactsLock:
-    """The facts of a release today; see `find_facts`."""
-    return find_facts(
-        item,
-        read_wheels(folder / f"{item.within}.txt", item.index),
-        held,
-        network=resolver.network,
-        run=resolver.run,
-        cache=cache,
-        date=dt.datetime.now(dt.UTC).date(),
-        download=download,
-        add=add,
-    )
 
 
 def _known_facts(item: LockRequest, folder: Path) -> FactsLock | None:
@@ -213,19 +187,6 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -
         elif file.is_yanked:
             detail = f"yanked: {file.yanked_reason or 'no reason given'}"
         yield Finding(name, wheel.name, wheel.version, state, detail)
-
-
-def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
-    """The state of the wheels that fit a release."""
-    latest = {fit.extra: fit for fit in now.facts.fits}
-    for fit in held.facts.fits:
-        wheels, other = " ".join(fit.wheels) or "none", latest.get(fit.extra)
-        offered, reason = (other.wheels, other.reason) if other else ((), "")
-        newer = offered != fit.wheels or reason == UNREAD
-        detail = f"-> {' '.join(offered) or 'none'}" if newer else ""
-        if reason == UNREAD:
-            detail += f", {UNREAD}: `invoke lock --select {name}` downloads it"
-        yield Finding(name, fit.extra, wheels, NEWER if newer else UNCHANGED, detail)
 
 
 def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]:
