@@ -28,11 +28,11 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import (DebLock)
 root, locks, cache = map(Path, sys.argv[1:])
 resolver = Resolver(root=root, network=detect(os.environ), run=Runner())
 base = choose(load_config(root / "images.yaml")).base
-prepare(base, read_debs(locks / "base-trixie.txt"), cache=cache, resolver=resolver)
+prepare(base, read(DebLock, locks / "base-trixie.json"), cache=cache, resolver=resolver)
 """
 
 

@@ -22,7 +22,8 @@ from torch_images.fetch.bootstrap import prepare
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
 from torch_images.oci.layout import layout_digest
 
 pytestmark = pytest.mark.slow  # two builds from nothing, on a base of its own
@@ -57,7 +58,7 @@ def project_on_image(
     base = choose(config).base
     ready = prepare(
         base,
-        read_debs(workspace.locks / "base-trixie.txt"),
+        read(DebLock, workspace.locks / "base-trixie.json"),
         cache=workspace.cache,
         resolver=resolver,
     )
@@ -89,7 +90,7 @@ def project_on_image(
             "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
         }
         yield OnImage(folder, env, image)
-        pulled = read_debs(folder / "locks" / f"{LOCK}.txt").image.partition("@")[2]
+        pulled = read(DebLock, folder / "locks" / f"{LOCK}.json").image.partition("@")[2]
         for reference in (image, f"{host}/standin/cuda@{pulled}"):
             engine.untag(reference)
 
@@ -98,7 +99,7 @@ def test_digest_and_packages_are_locked(project_on_image: OnImage, engine: Engin
     made = project_on_image
     done = invoke("lock", "--select", LOCK, cwd=made.folder)
     assert done.returncode == 0, done.stderr
-    lock = read_debs(made.folder / "locks" / f"{LOCK}.txt")
+    lock = read(DebLock, made.folder / "locks" / f"{LOCK}.json")
     assert lock.image == f"{made.image}@{engine.registry_digest(made.image)}"
     assert lock.versions().keys() == {"jq", "libjq1", "libonig5"}
     assert not lock.unlocked

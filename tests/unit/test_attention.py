@@ -239,8 +239,8 @@ def test_the_page_shows_the_reports() -> None:
 def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:
     """Its inner functions are called, so another release goes with a run on a GPU."""
     locks = [
-        *(ROOT / "locks").glob("wheel-*-attention.txt"),
-        *(ROOT / "locks").glob("wheel-*-pod.txt"),
+        *(ROOT / "locks").glob("wheel-*-attention.json"),
+        *(ROOT / "locks").glob("wheel-*-pod.json"),
     ]
     assert len(locks) >= 3
     for path in locks:

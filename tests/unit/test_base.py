@@ -230,7 +230,7 @@ def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> Non
             locked=True,
         )
     assert str(caught.value) == (
-        "locks/base-x.txt: no mirror and no snapshot archive has g++ 1; run `invoke lock --select "
+        "locks/base-x.json: no mirror and no snapshot archive has g++ 1; run `invoke lock --select "
         "base-x`, or name a mirror that has them with --mirror"
     )
     assert not (tmp_path / "bases").exists()
@@ -247,7 +247,7 @@ def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
 
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match=r"base-x\.txt was not resolved by `invoke lock`; run"):
+    with pytest.raises(LockError, match=r"base-x\.json was not resolved by `invoke lock`; run"):
         prepare(
             ADDED,
             lock(unlocked=True),

@@ -17,7 +17,7 @@ from tests.unit.hostile import almost
 from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.choose import choose
-from torch_images.config.lock_requests import LockRequest, facts_input
+from torch_images.config.lock_requests import FactsRequest, facts_input
 from torch_images.config.release import Facts, Release
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
@@ -25,13 +25,8 @@ from torch_images.fetch.facts import find_facts
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.facts import (
-    FactsLock,
-    check_facts,
-    format_facts,
-    read_facts,
-    with_facts,
-)
+from torch_images.locks.facts import FactsLock, check_facts, with_facts
+from torch_images.locks.files import read
 
 TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
 STABLE = "aoti_torch_empty"
@@ -102,11 +97,11 @@ def facts(folder: Path, wheel: StandIn, current: FactsLock | None = None) -> Fac
             date=DAY,
         )
         plain = resolve(wanted, network=network, run=Runner())
-        item = LockRequest(
+        item = FactsRequest(
             name=f"release-cu130-torch{release}-py313",
             request=(f"torch=={release}",),
             python="3.11",
-            probe=CUDA,
+            cuda=CUDA,
             within=plain.name,
         )
         return find_facts(item, plain, current, network=network, cache=folder / "cache", date=DAY)
@@ -207,6 +202,9 @@ def test_a_torch_without_machine_code_is_refused(tmp_path: Path, held: list[list
         facts(tmp_path, wheel)
 
 
+FACTS = Facts(cuda="13.0", torch="2.14.1", python="3.11", arches=(), features=())
+
+
 @pytest.mark.parametrize(
     ("gpu", "lacking"),
     [
@@ -220,75 +218,23 @@ def test_a_torch_without_machine_code_is_refused(tmp_path: Path, held: list[list
 def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
     old, middle, new = Capability(7, 5), Capability(8, 0), Capability(8, 6)
     known = replace(
-        LOCK.facts,
+        FACTS,
         arches=(old, middle, new),
         lacks=(("a.so", (old,)), ("b.so", (old, middle))),
     )
     assert known.lacking(Capability.parse(gpu)) == lacking
 
 
-LOCK = FactsLock(
-    name="release-cu130-torch2.14.1-py313",
-    date=DAY,
-    sha256="a" * 64,
-    facts=Facts(
-        cuda="13.0",
-        torch="2.14.1",
-        python="3.11",
-        arches=(Capability(9, 0), Capability(10, 0)),
-        features=("cudnn", "tf32"),
-    ),
-)
-
-
-LACKS = (("libtorch_cuda_linalg.so", (Capability(9, 0), Capability(10, 0))),)
-
-
-def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / f"{LOCK.name}.yaml"
-    for lacks in ((), LACKS):
-        lock = replace(LOCK, facts=replace(LOCK.facts, lacks=lacks))
-        path.write_text(format_facts(lock))
-        assert read_facts(path) == lock
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ('date: "2026-11-23"', 'date: "2026-13-01"', "which is not a date"),
-        ("sha256: a", "sha256: g", "which is not a SHA-256"),
-        ('["9.0", "10.0"]', "[]", "'arches' is empty"),
-        ('["9.0", "10.0"]', '["sm_90"]', "is not a compute capability"),
-        ("features: ", 'lacks: {"libx.so": []}\nfeatures: ', "'lacks.libx.so' is empty"),
-        ("features: ", 'lacks: {"../x": ["9.0"]}\nfeatures: ', "'lacks.../x' is not a library"),
-    ],
-)
-def test_facts_that_nobody_found_are_refused(
-    tmp_path: Path, old: str, new: str, problem: str
-) -> None:
-    path = tmp_path / f"{LOCK.name}.yaml"
-    text = format_facts(LOCK)
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(LockError) as caught:
-        read_facts(path)
-    assert str(caught.value).startswith(f"locks/{LOCK.name}.yaml:")
-    assert problem in str(caught.value)
-    assert str(caught.value).endswith(f"run `invoke lock --select {LOCK.name}`")
-
-
 def test_facts_of_another_wheel_are_out_of_step(config: Config, root: Path, tmp_path: Path) -> None:
     item = facts_input(config, choose(config, cuda="13.0"))
-    lock = read_facts(item.path(root / "locks"))
+    lock = read(FactsLock, item.path(root / "locks"))
     check_facts(item, root / "locks", lock.sha256)
     with pytest.raises(LockError, match="it is of another wheel of torch than the lock's"):
         check_facts(item, root / "locks", almost(lock.sha256))
-    item.path(tmp_path).write_text("torch: [")
-    with pytest.raises(LockError, match="not valid YAML"):
+    item.path(tmp_path).write_text("{")
+    with pytest.raises(LockError, match="it is not a lock"):
         with_facts(config, tmp_path)
     assert with_facts(config, tmp_path, damaged_ok=True).facts == ()
-    with pytest.raises(LockError, match=r"does not exist; run `invoke lock --select release-"):
-        read_facts(tmp_path / "release-none.yaml")
 
 
 def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:

@@ -39,9 +39,10 @@ from torch_images.config.matrix import matrix
 from torch_images.config.selection import describe, find_image
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
 from torch_images.locks.image_lock import ImageLock
-from torch_images.locks.sources import read_sources
+from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock, read_wheels
 from torch_images.publish.tag_rules import floating
 
@@ -170,14 +171,14 @@ def some(name: str) -> WheelLock:
     return WheelLock(**{**vars(WHEELS), "name": name})
 
 
-WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py313.txt")
-TOOLS = read_wheels(LOCKS / "tools-build.txt")
-BASE = read_debs(LOCKS / "base-bookworm.txt")
+WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py313.json")
+TOOLS = read_wheels(LOCKS / "tools-build.json")
+BASE = read(DebLock, LOCKS / "base-bookworm.json")
 IMAGE = replace(
     BASE, system="ubuntu noble", image=f"nvidia/cuda:x@sha256:{'0' * 64}", debs=(), unlocked=True
 )
-COMPAT = read_debs(LOCKS / "compat-cu130.txt")
-SOURCES = read_sources(LOCKS / "source-fork.txt")
+COMPAT = read(DebLock, LOCKS / "compat-cu130.json")
+SOURCES = read(SourceLock, LOCKS / "source-fork.json")
 
 
 def one_line(error: TorchImagesError) -> None:

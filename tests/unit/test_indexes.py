@@ -25,10 +25,11 @@ from tests.wheels import StandIn, make_wheel
 from torch_images.build.plan import locked
 from torch_images.build.render import render
 from torch_images.config.choose import choose
-from torch_images.config.indexes import Index, is_index
+from torch_images.config.indexes import Index
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import (
-    LockRequest,
+    FactsRequest,
+    WheelRequest,
     facts_input,
     image_inputs,
     tool_input,
@@ -53,19 +54,10 @@ from torch_images.host.runner import Runner
 from torch_images.layers.constraints import constraints
 from torch_images.layers.make import making
 from torch_images.layers.plan import LayerPlan
-from torch_images.locks.complete import check_wheels
-from torch_images.locks.debs import parse_debs
 from torch_images.locks.facts import FactsLock, with_facts
-from torch_images.locks.image_lock import image_lock, update
-from torch_images.locks.sources import parse_sources
-from torch_images.locks.wheels import (
-    LockedWheel,
-    WheelLock,
-    format_wheels,
-    parse_wheels,
-    read_wheels,
-    requirements_text,
-)
+from torch_images.locks.files import dumps, parse, update
+from torch_images.locks.image_lock import image_lock
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels, requirements_text
 from torch_images.publish.tag_rules import floating
 
 Write = Callable[..., Path]
@@ -256,7 +248,7 @@ def test_which_locks_may_have_wheels_of_the_index(nightly: Config) -> None:
     assert tool_input("tools-build").index is None
     for other in matrix(nightly):
         if other.release.version not in index.torch:
-            assert not any(item.index for item in image_inputs(nightly, other))
+            assert not any(getattr(i, "index", None) for i in image_inputs(nightly, other))
 
 
 # Locks.
@@ -278,72 +270,13 @@ OTHER = Index(url=URL, packages=("torch", "triton"), torch=("2.15.1",))
 
 def test_a_lock_says_where_a_wheel_comes_from(tmp_path: Path) -> None:
     held = lock(wheel("numpy"), wheel("torch", "2.15.1+cu130", URL))
-    text = format_wheels(held)
-    assert (
-        f"# 1 bytes, torch-2.15.1+cu130-py3-none-any.whl from {URL}\ntorch==2.15.1+cu130 " in text
-    )
-    assert "# 1 bytes, numpy-1-py3-none-any.whl\nnumpy==1 " in text
-    assert parse_wheels(text, "w") == held
+    assert parse(WheelLock, dumps(held), "w") == held
     assert held.digest != lock(wheel("numpy"), wheel("torch", "2.15.1+cu130")).digest
-    path = tmp_path / "w.txt"
+    path = tmp_path / "w.json"
     assert update(path, held)
     assert not update(path, replace(held, date=dt.date(2026, 12, 1)))  # nothing but its date
     assert read_wheels(path, OTHER).date == DAY
     assert read_wheels(path, OTHER) == held
-
-
-def test_locks_of_the_main_index_stay_as_they_are(root: Path) -> None:
-    paths = [*(root / "locks").glob("wheel-*.txt"), *(root / "locks").glob("tools-*.txt")]
-    assert paths
-    for path in paths:
-        assert format_wheels(read_wheels(path)) == path.read_text()
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "http://index.example/whl",
-        "https://me:secret@index.example/whl",
-        f"{URL}/",
-        f"{URL}?x=y",
-        f"{URL}#x",
-        "file:///etc/passwd",
-        "//index.example",
-        "index.example",
-        "https://",
-        "https://index.example/../x",
-        "https://index.example:99999",
-        "HTTPS://INDEX.EXAMPLE",
-        "-f",
-        f"https://index.example/{'x' * 5000}",
-    ],
-)
-def test_an_origin_that_is_no_index(origin: str) -> None:
-    text = format_wheels(lock(wheel("torch", index=URL))).replace(URL, origin)
-    with pytest.raises(LockError) as caught:
-        parse_wheels(text, "w")
-    said = str(caught.value)
-    assert said.startswith("locks/w.txt: torch is from ")
-    assert ", which is not an index; run `invoke lock --select w`" in said
-    assert "secret" not in said
-    assert len(said) < 300
-    assert not is_index(origin)
-
-
-@pytest.mark.parametrize("more", [" from", " from ", f" from {URL} ", f" from {URL} x", f"  {URL}"])
-def test_other_words_after_a_file_name(more: str) -> None:
-    text = format_wheels(lock(wheel("torch"))).replace(".whl\n", f".whl{more}\n")
-    with pytest.raises(LockError, match=r"^locks/w\.txt:4: not a locked input: "):
-        parse_wheels(text, "w")
-
-
-def test_other_inputs_have_no_index(root: Path) -> None:
-    for name, parse in (("base-bookworm", parse_debs), ("source-fork", parse_sources)):
-        text = (root / "locks" / f"{name}.txt").read_text()
-        bad = re.sub(r"^(# .* bytes, .*)$", rf"\1 from {URL}", text, count=1, flags=re.MULTILINE)
-        assert bad != text
-        with pytest.raises(LockError, match=r"not a locked input: # .* from https://"):
-            parse(bad, name)
 
 
 @pytest.mark.parametrize(
@@ -359,25 +292,25 @@ def test_other_inputs_have_no_index(root: Path) -> None:
 def test_a_wheel_from_where_it_may_not_come(
     tmp_path: Path, held: LockedWheel, index: Index | None, problem: str
 ) -> None:
-    path = tmp_path / "w.txt"
-    path.write_text(format_wheels(lock(held)))
+    path = tmp_path / "w.json"
+    path.write_text(dumps(lock(held)))
     with pytest.raises(LockError) as caught:
         read_wheels(path, index)
     assert problem in str(caught.value)
     assert str(caught.value).endswith("; run `invoke lock --select w`")
 
 
-def facts_request(index: Index) -> LockRequest:
+def facts_request(index: Index) -> FactsRequest:
     """The facts of torch 2.15.1 from an index."""
     cuda = Cuda(
         version="13.0", driver="", floor="", targets=(), torch=("2.15.1",), base="trixie",
         indexes=(index,),
     )  # fmt: skip
-    return LockRequest(
+    return FactsRequest(
         name="release-x",
         request=("torch==2.15.1",),
         python="3.11",
-        probe=cuda,
+        cuda=cuda,
         within="wheel-x",
         index=index,
     )
@@ -488,8 +421,7 @@ def test_named_packages_come_from_the_index_and_all_others_from_the_main_one(
         "torchvision": ("0.30.0+cu130", index.url),
         "triton": ("3.7", index.url),  # which only torch requires, in another version
     }  # and no idle, which nothing requires
-    assert parse_wheels(format_wheels(held), "w") == held
-    check_wheels(held)  # 2.15.1+cu130 is what torch==2.15.1 asks for
+    assert parse(WheelLock, dumps(held), "w") == held
     assert not [path for path in both.asked["other"] if "/lib/" in path]
     assert not [path for path in both.asked["main"] if "/torch" in path or "/triton/" in path]
 
@@ -519,7 +451,7 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
     """The plain image's versions go with CUDA's compiler, and a variant's with the plain image's."""
     index = both.index("torch", "triton", "torchvision", "idle")
     resolver = Resolver(root=tmp_path, network=both.network, run=Runner())
-    plain = LockRequest(
+    plain = WheelRequest(
         name="plain",
         request=("torch==2.15.1",),
         python="3.11",
@@ -529,8 +461,8 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
     held = resolve_input(plain, tmp_path, resolver, tmp_path)
     assert isinstance(held, WheelLock)
     assert held.versions() == {"lib": "1.0", "torch": "2.15.1+cu130", "triton": "3.7"}
-    update(tmp_path / "plain.txt", held)
-    more = LockRequest(
+    update(tmp_path / "plain.json", held)
+    more = WheelRequest(
         name="more",
         request=("torch==2.15.1", "torchvision"),
         python="3.11",
@@ -542,12 +474,12 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
     assert set(wider.wheels) - set(held.wheels) == {
         w for w in wider.wheels if (w.name, w.index) == ("torchvision", index.url)
     }
-    probe = facts_request(index).probe
+    facts = replace(facts_request(index), within="plain")
     with pytest.raises(LockError, match=r"^torch's libtorch_cuda\.so cannot be read"):  # it was had
-        resolve_input(replace(more, probe=probe), tmp_path, resolver, tmp_path)
-    for item in (more, replace(more, probe=probe)):
+        resolve_input(facts, tmp_path, resolver, tmp_path)
+    for item in (more, facts):
         both.asked["other"].clear()
-        with pytest.raises(LockError, match=r"^locks/plain\.txt: torch is from http://"):
+        with pytest.raises(LockError, match=r"^locks/plain\.json: torch is from http://"):
             resolve_input(replace(item, index=None), tmp_path, resolver, tmp_path)
         assert not both.asked["other"]
 
@@ -566,7 +498,6 @@ def test_a_night(both: Indexes) -> None:
         "torch": f"{NIGHT}+cu130",
         "triton": "3.8.0.dev20261119",
     }
-    check_wheels(held)
     assert both.resolve(index, "torch").versions()["torch"] == "2.15.1+cu130"
 
 
@@ -726,22 +657,22 @@ def test_lock_check_asks_the_index_of_each_wheel(
             main[0].locked,
             replace(other[0].locked, index=index.url),
         )
-        item = LockRequest(name="w", request=("torch==2.15.1",), python="3.11", index=index)
-        path = tmp_path / "w.txt"
+        item = WheelRequest(name="w", request=("torch==2.15.1",), python="3.11", index=index)
+        path = tmp_path / "w.json"
 
         def states() -> dict[str, str]:
             resolver = Resolver(root=tmp_path, network=both.network, run=Runner())
             with PackageIndex(both.network) as asked:
-                found = check(item, tmp_path, resolver, tmp_path, asked)
+                found = check(item, tmp_path, resolver, asked)
             return {f.name: f.state for f in found}
 
-        path.write_text(format_wheels(held))
+        path.write_text(dumps(held))
         assert states() == {"lib": "unchanged", "torch": "unchanged"}
         altered = replace(held, wheels=tuple(replace(w, sha256="f" * 64) for w in held.wheels))
-        path.write_text(format_wheels(altered))
+        path.write_text(dumps(altered))
         assert states() == {"lib": "altered", "torch": "altered"}
         both.asked["other"].clear()
-        path.write_text(format_wheels(lock(replace(main[0].locked, index=index.url))))
+        path.write_text(dumps(lock(replace(main[0].locked, index=index.url))))
         with pytest.raises(LockError, match="lib is from http://"):
             states()
         assert not both.asked["other"]
@@ -759,16 +690,15 @@ def test_facts_of_a_release_of_the_index(tmp_path: Path) -> None:
         plain = both.resolve(index, "torch==2.15.1")
         both.asked["main"].clear()
 
-        def found(item: LockRequest) -> FactsLock:
+        def found(item: FactsRequest) -> FactsLock:
             return find_facts(item, plain, network=both.network, cache=tmp_path, date=DAY)
 
         facts = found(item)
         assert facts.facts.torch == "2.15.1"
         assert facts.sha256 == made.locked.sha256
         assert not [path for path in both.asked["main"] if path.endswith(".whl")]
-        assert item.probe
         with pytest.raises(LockError, match=r"is not for CUDA 12\.8; name an index in"):
-            found(replace(item, probe=replace(item.probe, version="12.8")))
+            found(replace(item, cuda=replace(item.cuda, version="12.8")))
 
 
 # Builds.
@@ -783,10 +713,10 @@ def moved(yaml_file: Write, root: Path, tmp_path: Path) -> tuple[Config, Path]:
     named = ("torch", "torchvision", "torchaudio", "triton")
     for path in (root / "locks").iterdir():
         text = path.read_text()
-        if path.suffix == ".txt" and "cu130-torch2.14.1-" in path.name:
+        if path.name.startswith("wheel-") and "cu130-torch2.14.1-" in path.name:
             held = read_wheels(path)
             wheels = tuple(replace(w, index=url) if w.name in named else w for w in held.wheels)
-            text = format_wheels(replace(held, wheels=wheels))
+            text = dumps(replace(held, wheels=wheels))
         (folder / path.name).write_text(text)
     packages = f"[{', '.join(named)}]"
     main = "    torch: [2.11.0, 2.12.1, 2.13.0]\n"
@@ -831,11 +761,11 @@ def test_an_image_whose_lock_names_another_index(
     axes = {"cuda": "13.0", "torch": "2.14.1", "arch": "12.0", "variant": "pod"}
     with pytest.raises(LockError, match=rf"is from {URL}, but images\.yaml has the main index"):
         image_lock(config, choose(config, **axes), folder)
-    path = folder / f"{file}.txt"
+    path = folder / f"{file}.json"
     path.write_text(path.read_text().replace(URL, "https://evil.example"))
     with pytest.raises(LockError) as caught:
         image_lock(ours, choose(ours, **axes), folder)
-    assert str(caught.value).startswith(f"locks/{file}.txt: torch")
+    assert str(caught.value).startswith(f"locks/{file}.json: torch")
     assert f" is from https://evil.example, but images.yaml has {URL}; run" in str(caught.value)
 
 

@@ -121,9 +121,9 @@ def test_a_new_variant_adds_a_file_and_changes_no_image(project: Project) -> Non
     assert done.returncode == 0, done.stderr
     assert "changes" not in done.stdout
     after = project.locks()
-    assert after.keys() - before.keys() == {f"{PLAIN}-own.txt"}
+    assert after.keys() - before.keys() == {f"{PLAIN}-own.json"}
     assert {name: after[name] for name in before} == before
-    assert "ext==1.0" in after[f"{PLAIN}-own.txt"]
+    assert "ext==1.0" in after[f"{PLAIN}-own.json"]
 
 
 def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
@@ -134,7 +134,7 @@ def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
     before = project.locks()
     done = project.lock("--select", "cu132-torch2.15.0-trixie-own")
     assert done.returncode == 0, done.stderr
-    assert project.locks().keys() - before.keys() == {f"{PLAIN}-own.txt"}
+    assert project.locks().keys() - before.keys() == {f"{PLAIN}-own.json"}
 
 
 def test_an_extra_without_pins_for_a_torch_is_refused(project: Project) -> None:
@@ -164,8 +164,8 @@ def test_a_lock_that_is_named_is_resolved_anew(project: Project) -> None:
     done = project.lock("--select", PLAIN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{RUNTIME}: changes", f"{PLAIN}: 3 wheels, 0 MB, changed"]
-    assert "triton==3.9.1" in project.locks()[f"{PLAIN}.txt"]
-    assert "triton==3.9.0" in project.locks()[f"{PLAIN}-arm64.txt"]
+    assert '"triton", "version": "3.9.1"' in project.locks()[f"{PLAIN}.json"]
+    assert '"triton", "version": "3.9.0"' in project.locks()[f"{PLAIN}-arm64.json"]
 
 
 def test_a_variant_follows_a_plain_lock_that_was_renewed(project: Project) -> None:
@@ -179,7 +179,7 @@ def test_a_variant_follows_a_plain_lock_that_was_renewed(project: Project) -> No
         "cu132-torch2.15.0-trixie-own: changes",
     ]
     assert project.lock().stdout.startswith("cu132-torch2.15.0-trixie-own: changes\n")
-    assert "triton==3.9.1" in project.locks()[f"{PLAIN}-own.txt"]
+    assert '"triton", "version": "3.9.1"' in project.locks()[f"{PLAIN}-own.json"]
     assert project.lock().stdout.startswith("nothing to add")
 
 
@@ -189,7 +189,7 @@ def test_a_lock_that_was_made_for_something_else_is_replaced(project: Project) -
     done = project.lock()
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{RUNTIME}: changes\n{RUNTIME}-arm64: changes\n")
-    assert "numpy==2.0" in project.locks()[f"{PLAIN}.txt"]
+    assert '"numpy", "version": "2.0"' in project.locks()[f"{PLAIN}.json"]
 
 
 def test_an_extra_brings_a_patch_release_of_torch(project: Project) -> None:
@@ -201,8 +201,8 @@ def test_an_extra_brings_a_patch_release_of_torch(project: Project) -> None:
     done = project.lock()
     assert done.returncode == 0, done.stderr
     locks = project.locks()
-    assert "ext==1.0" in locks["wheel-cu132-torch2.14.9-py313-own.txt"]
-    assert f"{PLAIN}-own.txt" not in locks
+    assert "ext==1.0" in locks["wheel-cu132-torch2.14.9-py313-own.json"]
+    assert f"{PLAIN}-own.json" not in locks
 
 
 @pytest.mark.parametrize(

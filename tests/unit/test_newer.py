@@ -306,8 +306,8 @@ def upgrade(
 def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> None:
     config = small(root, tmp_path)
     before = config.read_text()
-    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
-    other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.txt"
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.json"
+    other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.json"
     for file in (stale, other):
         file.write_text("x")
     wheels = [
@@ -326,10 +326,10 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     assert f"To review:\n- {line}\n" in done.stdout
     assert "wheel-cu132-torch2.15.0-py313: removed" in done.stdout
     assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
-        "release-cu132-torch2.99.0-py313-arm64.yaml",
-        "release-cu132-torch2.99.0-py313.yaml",
-        "wheel-cu132-torch2.99.0-py313-arm64.txt",
-        "wheel-cu132-torch2.99.0-py313.txt",
+        "release-cu132-torch2.99.0-py313-arm64.json",
+        "release-cu132-torch2.99.0-py313.json",
+        "wheel-cu132-torch2.99.0-py313-arm64.json",
+        "wheel-cu132-torch2.99.0-py313.json",
         other.name,
     ]
     again = upgrade(root, config, wheels)
@@ -342,7 +342,7 @@ def test_locks_that_the_catalogue_no_longer_asks_for_are_removed(
     """The older release stays in the list, but the catalogue has images of the newest alone."""
     config = small(root, tmp_path)
     config.write_text(config.read_text().replace("keep: 1", "keep: 2"))
-    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.json"
     stale.write_text("x")
     wheels = [
         with_toolkit(torch(tmp_path, "2.99.0", TENSOR, STABLE), tmp_path),

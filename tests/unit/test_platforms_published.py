@@ -241,7 +241,7 @@ def test_the_platforms_that_are_there_are_named(pair: Pair) -> None:
     held = held_by(*pair.both)
     for image in pair.both:
         assert pair.due(image, held) == {amd64, arm64}
-    with without(pair.workspace.locks / "base-trixie-arm64.txt"):
+    with without(pair.workspace.locks / "base-trixie-arm64.json"):
         assert pair.due(pair.amd64, held) == {amd64}
 
 

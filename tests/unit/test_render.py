@@ -189,7 +189,7 @@ def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> Non
         changed(dockerfile, b"\nRUN ", b"\nRUN true && "),
         changed(dockerfile, b"\nENV ", b"\n# ENV "),
         changed("build/install-wheels", b"#!", b"# a comment\n#!"),
-        changed(lock, b"# date: 2", b"# date: 3"),
+        changed(lock, b'"date": "2', b'"date": "3'),
         dataclasses.replace(context, files=(*context.files, more)),
         dataclasses.replace(
             context, files=(*context.files, dataclasses.replace(more, executable=True))

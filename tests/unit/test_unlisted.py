@@ -10,7 +10,7 @@ import pytest
 from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.lock_requests import (
-    LockRequest,
+    FactsRequest,
     facts_input,
     image_inputs,
     locked_images,
@@ -19,7 +19,8 @@ from torch_images.config.lock_selection import inputs, select, steps
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
+from torch_images.locks.facts import FactsLock, with_facts
+from torch_images.locks.files import dumps, read
 from torch_images.locks.image_lock import image_lock
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
@@ -32,7 +33,7 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
     assert str(caught.value) == (
-        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.txt does not exist; "
+        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.json does not exist; "
         f"run `invoke lock --select {UNLISTED}`"
     )
 
@@ -65,7 +66,7 @@ def test_plain_locks_are_resolved_first(config: Config) -> None:
     assert kinds == [{"base", "wheel"}, {"release"}, {"wheel"}]
 
 
-def asked(config: Config, image: str) -> LockRequest:
+def asked(config: Config, image: str) -> FactsRequest:
     return facts_input(config, find_image(config, image))
 
 
@@ -76,7 +77,7 @@ def test_an_unlisted_image_has_the_pins_of_its_torch(config: Config) -> None:
 
 
 def locked(folder: Path, lock: FactsLock) -> None:
-    (folder / f"{lock.name}.yaml").write_text(format_facts(lock))
+    (folder / f"{lock.name}.json").write_text(dumps(lock))
 
 
 def test_the_facts_of_an_unlisted_release_are_known(
@@ -84,7 +85,7 @@ def test_the_facts_of_an_unlisted_release_are_known(
 ) -> None:
     """An older release on a base that only the newest one is listed for."""
     image = "cu130-torch2.12.1-bookworm-runtime"
-    lock = read_facts(asked(config, UNLISTED).path(root / "locks"))
+    lock = read(FactsLock, asked(config, UNLISTED).path(root / "locks"))
     facts = replace(lock.facts, python="3.11")
     name = asked(config, image).name
     locked(tmp_path, replace(lock, name=name, facts=facts))

@@ -243,7 +243,7 @@ def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[s
 
 def _text_of(lock: ImageLock, name: str) -> str:
     """The path of a lock in the context, with its SHA-256."""
-    file = f"{name}.txt"
+    file = f"{name}.json"
     return f"lock/{file} sha256:{hashlib.sha256(lock.texts()[file].encode()).hexdigest()}."
 
 

@@ -159,7 +159,7 @@ def _supplied(
     tools = Supply(
         kind="context",
         name=TOOLS,
-        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.txt",
+        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.json",
     )
     return {
         "supplies": tuple(s for s in (*listed, tools) if s.name in folders),

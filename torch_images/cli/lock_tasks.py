@@ -140,9 +140,10 @@ def _write(
 def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) -> list[str]:
     """Write locks into a folder; a line about each. Raises the last error of a step."""
     from torch_images.cli import report
+    from torch_images.config.lock_requests import FactsRequest
     from torch_images.config.lock_selection import steps
     from torch_images.fetch.update import resolve_input
-    from torch_images.locks.image_lock import update
+    from torch_images.locks.files import update
 
     resolver, cache = _resolver(items, mirror), verb.workspace().cache
     errors: list[TorchImagesError] = []
@@ -154,7 +155,7 @@ def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) 
     lines: list[str] = []
     for step in steps(items):
         # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
-        at_once = 1 if any(item.probe for item in step) else _AT_ONCE
+        at_once = 1 if any(isinstance(item, FactsRequest) for item in step) else _AT_ONCE
         lines += _side_by_side(step, write, errors, at_once=at_once, progress="resolved")
         if errors:
             raise errors[-1]
@@ -180,7 +181,7 @@ def _check(options: Lock) -> None:
     with PackageIndex(workspace.network) as index:
 
         def look(item: LockRequest) -> tuple[Finding, ...]:
-            return check(item, workspace.locks, resolver, workspace.cache, index)
+            return check(item, workspace.locks, resolver, index)
 
         for checked in _side_by_side(items, look, errors, progress="checked"):
             findings += checked
@@ -273,16 +274,21 @@ def _names(cuda: str, torch: str) -> str:
 
 def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
     """A resolver for some locks; starts an engine if one of them needs it."""
+    from torch_images.config.lock_requests import BaseRequest, CompatRequest
     from torch_images.fetch.apt import Resolver
     from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
 
-    if not can_bootstrap() and any(item.by_apt for item in items):
+    bases = [item for item in items if isinstance(item, BaseRequest)]
+    by_apt = any(item.base.suite for item in bases) or any(
+        isinstance(item, CompatRequest) for item in items
+    )
+    if by_apt and not can_bootstrap():
         verb.engine(bootstraps=True)
     return Resolver(
         root=verb.ROOT,
         network=verb.workspace().network,
         run=Runner(),
-        engine=verb.engine() if any(item.image for item in items) else None,
+        engine=verb.engine() if any(item.image for item in bases) else None,
         mirrors=verb.mirrors(mirror),
     )

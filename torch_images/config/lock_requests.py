@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.config.choose import choose, releases
+from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
 from torch_images.config.matrix import matrix
@@ -40,13 +40,21 @@ class LockRequest:
     `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py313".
     `request`: requirements or names of packages, sorted and without blanks.
     `platform`: of the wheels or packages. The name has its suffix, before a variant.
-    At most one of these five is set; if none is, the lock has wheels:
-    `base`: the packages of a base; with `image`, they are added to that tagged image.
-    `compat`: one of NVIDIA's compat packages.
-    `source`: the trees of a source.
-    `cuda`: the archives of a compiler, below the root URL `archives`.
-    `probe`: the facts of a release of torch for this CUDA version.
-    Of wheels:
+    """
+
+    name: str
+    request: tuple[str, ...]
+    platform: Platform = AMD64
+
+    def path(self, folder: Path) -> Path:
+        """The file, in the folder of all locks."""
+        return folder / f"{self.name}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest(LockRequest):
+    """Wheels.
+
     `python`: the version of Python they are for, such as "3.11".
     `within`: the name of another lock; its wheels keep their versions, except those in `replaces`.
         "" for none.
@@ -57,17 +65,7 @@ class LockRequest:
     `index`: the index of the release of torch among them; None for the main one.
     """
 
-    name: str
-    request: tuple[str, ...]
-    platform: Platform = AMD64
-    python: str = ""
-    base: Base | None = None
-    image: str = ""
-    compat: Compat | None = None
-    source: Source | None = None
-    cuda: Cuda | None = None
-    archives: str = ""
-    probe: Cuda | None = None
+    python: str
     within: str = ""
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -76,17 +74,48 @@ class LockRequest:
     runtime: str = ""
     index: Index | None = None
 
-    @property
-    def by_apt(self) -> bool:
-        """Whether apt resolves it in an empty root file system of mmdebstrap."""
-        return bool(self.compat or (self.base and self.base.suite))
 
-    def path(self, folder: Path) -> Path:
-        """The file, in the folder of all locks."""
-        return folder / f"{self.name}.{'yaml' if self.probe else 'txt'}"
+@dataclass(frozen=True, kw_only=True)
+class FactsRequest(LockRequest):
+    """The facts of a release of torch for a CUDA version, whose wheel is in the lock `within`."""
+
+    cuda: Cuda
+    python: str
+    within: str
+    index: Index | None = None
 
 
-def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
+@dataclass(frozen=True, kw_only=True)
+class BaseRequest(LockRequest):
+    """The packages of a base; with `image`, they are added to that tagged image."""
+
+    base: Base
+    image: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompatRequest(LockRequest):
+    """One of NVIDIA's compat packages."""
+
+    compat: Compat
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRequest(LockRequest):
+    """The trees of a source."""
+
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolkitRequest(LockRequest):
+    """The archives of a compiler, below the root URL `archives`."""
+
+    cuda: Cuda
+    archives: str
+
+
+def wheel_input(config: Config, spec: ImageSpec) -> WheelRequest:
     """The lock of an image's wheels.
 
     A compiled source uses the same lock, unless it overrides a version: its images have the CUDA
@@ -94,7 +123,7 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """
     python, overrides = spec.base.python, spec.source.overrides
     own = f"-{spec.source.name}" if overrides else ""
-    return LockRequest(
+    return WheelRequest(
         name=f"wheel-{_release_name(spec)}{own}",
         platform=spec.platform,
         request=_request((f"torch=={spec.release.version}", *config.packages, *overrides)),
@@ -106,33 +135,17 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     )
 
 
-def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
+def facts_input(config: Config, spec: ImageSpec) -> FactsRequest:
     """The facts of an image's release of torch."""
     torch = spec.release.version
-    return LockRequest(
+    return FactsRequest(
         name=f"release-{_release_name(spec)}",
         platform=spec.platform,
         request=(f"torch=={torch}",),
         python=spec.base.python,
-        probe=spec.cuda,
+        cuda=spec.cuda,
         within=wheel_input(config, spec).name,
         index=spec.cuda.index(torch),
-    )
-
-
-def facts_names(config: Config) -> frozenset[str]:
-    """The names of all files of facts that there can be.
-
-    The catalogue's images need some of them. Any other image can be locked by its identifier.
-    """
-    return frozenset(
-        f"release-{_named(cuda, release.version, base, platform)}"
-        for cuda in config.cudas
-        for source in config.sources
-        for base in config.bases
-        for platform in config.platforms
-        for variant in config.variants
-        for release in releases(config, cuda, source, base, platform, variant=variant)
     )
 
 
@@ -151,12 +164,12 @@ def locked_images(config: Config) -> tuple[ImageSpec, ...]:
     return (*matrix(config), *compiled)
 
 
-def base_input(spec: ImageSpec) -> LockRequest:
+def base_input(spec: ImageSpec) -> BaseRequest:
     """The lock of an image's base."""
     base, platform = spec.base, spec.platform
     image = base.image(spec.cuda.version)
     name = f"base-{base.name}-{spec.cuda.short}" if image else f"base-{base.name}"
-    return LockRequest(
+    return BaseRequest(
         name=name + platform.suffix,
         request=_request(base.packages),
         platform=platform,
@@ -167,7 +180,7 @@ def base_input(spec: ImageSpec) -> LockRequest:
 
 def variant_inputs(
     config: Config, spec: ImageSpec
-) -> tuple[LockRequest | None, LockRequest | None]:
+) -> tuple[WheelRequest | None, BaseRequest | None]:
     """The locks of the wheels and of the packages that a variant adds; None if it adds none.
 
     Each also contains everything of the plain image, so that all is resolved together. A build uses
@@ -191,17 +204,17 @@ def variant_inputs(
     return more_wheels if wheels or toolkit else None, more_debs if variant.packages else None
 
 
-def _wider(debs: LockRequest, name: str, base: Base, packages: tuple[str, ...]) -> LockRequest:
+def _wider(debs: BaseRequest, name: str, base: Base, packages: tuple[str, ...]) -> BaseRequest:
     """The lock of a base's packages and of additional ones."""
     wider = replace(base, packages=(*base.packages, *packages))
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
 
-def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
+def unpacked_inputs(spec: ImageSpec) -> tuple[WheelRequest, ...]:
     """The locks of the extras that are unpacked, one each, sorted by name."""
     python = spec.base.python
     return tuple(
-        LockRequest(
+        WheelRequest(
             name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}"
             f"{spec.platform.suffix}",
             platform=spec.platform,
@@ -213,7 +226,7 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
     )
 
 
-def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, LockRequest | None]:
+def tools_inputs(config: Config, spec: ImageSpec) -> tuple[WheelRequest | None, BaseRequest | None]:
     """The locks of the wheels and packages for compiling a source; None for published wheels.
 
     Each also contains everything of the plain image, like the locks of a variant.
@@ -231,23 +244,23 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
     )
 
 
-def source_input(spec: ImageSpec) -> LockRequest | None:
+def source_input(spec: ImageSpec) -> SourceRequest | None:
     """The lock of the trees to compile; None for published wheels."""
     source = spec.source
     trees = (("torch", source.torch), ("triton", source.triton))
     words = tuple(f"{name}@{tree.commit}" for name, tree in trees if tree)
     if not words:
         return None
-    return LockRequest(name=f"source-{source.name}", request=_request(words), source=source)
+    return SourceRequest(name=f"source-{source.name}", request=_request(words), source=source)
 
 
-def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
+def toolkit_input(config: Config, spec: ImageSpec) -> ToolkitRequest | None:
     """The lock of NVIDIA's compiler; None if none is needed, or it comes as wheels."""
     cuda = spec.cuda
     if not cuda.archives or not (spec.variant.cuda_home or spec.source.compiled):
         return None
     words = (f"cuda=={cuda.release}", *cuda.archives)
-    return LockRequest(
+    return ToolkitRequest(
         name=f"toolkit-{cuda.short}{spec.platform.suffix}",
         request=_request(words),
         platform=spec.platform,
@@ -256,12 +269,12 @@ def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
     )
 
 
-def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> LockRequest | None:
+def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> CompatRequest | None:
     """The lock of a CUDA version's compat package; None for a platform without a repository."""
     if platform.name not in dict(config.compat.repositories):
         return None
     package = f"cuda-compat-{cuda.version.replace('.', '-')}"
-    return LockRequest(
+    return CompatRequest(
         name=f"compat-{cuda.short}{platform.suffix}",
         request=(package,),
         platform=platform,
@@ -269,11 +282,11 @@ def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> Lock
     )
 
 
-def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
+def tool_input(name: str, platform: Platform = AMD64) -> WheelRequest:
     """The lock of a set of tools. Pure Python tools have one lock for all platforms."""
     if name not in _NATIVE_TOOLS:
         platform = AMD64
-    return LockRequest(
+    return WheelRequest(
         name=name + platform.suffix,
         request=_request(TOOLS[name]),
         platform=platform,

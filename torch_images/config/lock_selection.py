@@ -11,7 +11,9 @@ from torch_images.config.choose import choose, releases
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
+    FactsRequest,
     LockRequest,
+    WheelRequest,
     image_inputs,
     locked_images,
     tool_input,
@@ -84,6 +86,6 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
 
 def steps(items: Sequence[LockRequest]) -> tuple[tuple[LockRequest, ...], ...]:
     """The requests in steps: facts and the wheels of variants need the plain wheels."""
-    plain = tuple(item for item in items if not item.within)
-    facts = tuple(item for item in items if item.probe)
-    return plain, facts, tuple(item for item in items if item not in (*plain, *facts))
+    facts = tuple(item for item in items if isinstance(item, FactsRequest))
+    wider = tuple(item for item in items if isinstance(item, WheelRequest) and item.within)
+    return tuple(item for item in items if item not in (*facts, *wider)), facts, wider

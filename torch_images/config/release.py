@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from packaging.version import Version
 
 from torch_images.arch import Capability
+from torch_images.config.fields import Arch
+from torch_images.config.schema import FILLED, Section
 from torch_images.platforms import AMD64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(Section):
     """Facts read from a published wheel of torch.
 
     `cuda`, `torch`, `python`: versions of the wheel, such as "13.0", "2.14.1" and "3.11".
@@ -25,11 +28,11 @@ class Facts:
     cuda: str
     torch: str
     python: str
-    arches: tuple[Capability, ...]
+    arches: Annotated[tuple[Arch, ...], FILLED]
     features: tuple[str, ...]
     platform: str = AMD64.name
-    lacks: tuple[tuple[str, tuple[Capability, ...]], ...] = ()
-    single: tuple[Capability, ...] = ()
+    lacks: tuple[tuple[str, tuple[Arch, ...]], ...] = ()
+    single: tuple[Arch, ...] = ()
 
     def lacking(self, arch: Capability) -> tuple[str, ...]:
         """The libraries without code for a GPU that runs the main library's."""

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from torch_images import fatbin
 from torch_images.arch import Capability, widespread
-from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_requests import FactsRequest
 from torch_images.config.release import Facts
 from torch_images.errors import LockError
 from torch_images.fetch.packageindex import PackageIndex
@@ -29,7 +29,7 @@ _MAIN = "libtorch_cuda.so"
 
 
 def find_facts(
-    item: LockRequest,
+    item: FactsRequest,
     plain: WheelLock,
     current: FactsLock | None = None,
     *,
@@ -44,11 +44,10 @@ def find_facts(
     """
     wheel = next((w for w in plain.wheels if w.name == "torch"), None)
     assert wheel
-    assert item.probe
-    if Version(wheel.version).local not in (None, item.probe.short):
+    if Version(wheel.version).local not in (None, item.cuda.short):
         raise LockError(
-            f"locks/{plain.name}.txt has torch {wheel.version}, which is not for CUDA "
-            f"{item.probe.version}",
+            f"locks/{plain.name}.json has torch {wheel.version}, which is not for CUDA "
+            f"{item.cuda.version}",
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
     if current and current.sha256 == wheel.sha256:
@@ -59,7 +58,7 @@ def find_facts(
         _unpack(index.fetch(wheel, room), folder)
         code, single = _code(folder)
         facts = Facts(
-            cuda=item.probe.version,
+            cuda=item.cuda.version,
             torch=Version(wheel.version).public,
             python=item.python,
             arches=code[_MAIN],

@@ -25,7 +25,7 @@ from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks import grammar
+from torch_images.locks.files import is_version
 
 FILE = "images.yaml"  # in place of a lock's name in a finding
 # Part of uv's message about a requirement that conflicts with others.
@@ -150,5 +150,5 @@ def _finals(index: PackageIndex, name: str) -> list[Version]:
         for file in index.files(name)
         if file.version and file.filename.endswith(".whl") and not file.is_yanked
     }
-    versions = (Version(text) for text in texts if grammar.is_version(text))
+    versions = (Version(text) for text in texts if is_version(text))
     return sorted(v for v in versions if not v.is_prerelease and not v.local)

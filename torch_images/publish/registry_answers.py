@@ -12,7 +12,7 @@ from typing import Any
 from torch_images.build import labels
 from torch_images.errors import shown
 from torch_images.jsondoc import MalformedError, member, optional
-from torch_images.locks.grammar import is_version
+from torch_images.locks.files import is_version
 from torch_images.platforms import PLATFORMS
 from torch_images.publish.index import INDEX
 from torch_images.publish.tag_rules import Manifest
