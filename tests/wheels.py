@@ -21,14 +21,21 @@ class StandIn:
 
 
 def make_wheel(
-    folder: Path, name: str, version: str, more: Mapping[str, bytes] | None = None
+    folder: Path,
+    name: str,
+    version: str,
+    more: Mapping[str, bytes] | None = None,
+    *,
+    requires: Sequence[str] = (),
 ) -> StandIn:
-    """A wheel with one module, and with more files that are programs."""
+    """A wheel with one module, requirements, and more files that are programs."""
     module = name.replace("-", "_")
     filename, info = f"{module}-{version}-py3-none-any.whl", f"{module}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {word}\n" for word in requires)
     files = {
         f"{module}.py": b"ANSWER = 42\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": (
             b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         ),

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 def main() -> None:
     """Measure, and print a table."""
-    wheels = read_wheels(ROOT / "locks" / f"{_LOCK}.txt").wheels
+    wheels = read_wheels(ROOT / "locks" / f"{_LOCK}.json").wheels
     download = sum(wheel.size for wheel in wheels)
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as scratch,

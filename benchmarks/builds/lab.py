@@ -23,8 +23,9 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import with_facts
+from torch_images.locks.files import read
 from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ class Lab:
         config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")
         base = next(b for b in config.bases if b.name == BASE)
         resolver = Resolver(root=self.project, network=self.network, run=self.run)
-        lock = read_debs(self.project / "locks" / f"base-{BASE}.txt")
+        lock = read(DebLock, self.project / "locks" / f"base-{BASE}.json")
         return BaseMaker(cache=self.cache, resolver=resolver).base(base, lock).context
 
     def invoke(self, *words: str) -> str:
@@ -124,7 +125,7 @@ class Lab:
 
     def _build_with(self, file: str, words: Sequence[str]) -> str:
         """Build with a Dockerfile of this folder, and further words; its name."""
-        wheels = read_wheels(self.project / "locks" / f"{WHEELS}.txt")
+        wheels = read_wheels(self.project / "locks" / f"{WHEELS}.json")
         folder = self.cache.parent / "plain"
         if not folder.exists():
             folder.mkdir(parents=True)

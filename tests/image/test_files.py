@@ -48,7 +48,7 @@ MADE = re.compile(
     | /usr/local/lib/torch-images/attention/torch_image_attention/[a-z0-9_]+\.py
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
-    | /usr/share/torch-images/(?:constraints\.txt|uv-project\.toml|lock/[a-z0-9.-]+\.txt|cyclonedx\.json)
+    | /usr/share/torch-images/(?:constraints\.txt|uv-project\.toml|lock/[a-z0-9.-]+\.json|cyclonedx\.json)
     | /var/(?:spool/mail|lib/python/python3\.[0-9]+_installed)
     | /(?:bin|sbin|lib(?:32|64|x32)?)   # the links of a merged /usr
     | /var/(?:lock|run)

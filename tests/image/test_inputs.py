@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +19,6 @@ from cyclonedx.validation.json import JsonStrictValidator  # noqa: E402
 Facts = dict[str, Any]
 
 FOLDER = "/usr/share/torch-images"
-LOCKED = re.compile(r"^([^\s=#]+)={1,2}(\S+) (?:--hash=)?sha256:(\w+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +41,21 @@ def pinned(expected: Facts) -> dict[tuple[str, str], str]:
 
     Wheels that another wheel replaces are left out.
     """
-    making = ("tools-", "build-", "source-", *(() if expected["cuda_home"] else ("toolkit-",)))
-    texts = {name: text for name, text in expected["locks"].items() if not name.startswith(making)}
-    kept = expected["packages"]
-    return {
-        (n, v): digest
-        for name, text in texts.items()
-        for n, v, digest in LOCKED.findall(text)
-        if not name.startswith("wheel-") or kept[n].partition("+")[0] == v.partition("+")[0]
-    }
+    documents = {name: json.loads(text) for name, text in expected["locks"].items()}
+    roles = ["wheels", "extra_wheels", "base", "extra_debs", "compat", "unpacked"]
+    roles += ["toolkit"] if expected["cuda_home"] else []
+    kept, found = expected["packages"], {}
+    for role in roles:
+        names = documents["roles.json"].get(role, [])
+        for name in [names] if isinstance(names, str) else names:
+            lock = documents[f"{name}.json"]
+            for one in (*lock.get("wheels", ()), *lock.get("debs", ()), *lock.get("archives", ())):
+                replaced = "wheels" in role and (
+                    kept[one["name"]].partition("+")[0] != one["version"].partition("+")[0]
+                )
+                if not replaced:
+                    found[one["name"], one["version"]] = one["sha256"]
+    return found
 
 
 def test_carries_its_locks(host: Host, expected: Facts) -> None:

@@ -160,12 +160,12 @@ def small_locks(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         small_project(folder, locks, folder.parent / "wheels")
         done = invoke("lock", "--select", "base-trixie", cwd=folder)
         assert done.returncode == 0, done.stderr
-        return (folder / "locks" / "base-trixie.txt").read_text()
+        return (folder / "locks" / "base-trixie.json").read_text()
 
-    text = once(tmp_path_factory.getbasetemp(), "base-trixie.txt", make)
+    text = once(tmp_path_factory.getbasetemp(), "base-trixie.json", make)
     folder = tmp_path_factory.mktemp("small-locks") / "locks"
     shutil.copytree(locks, folder)
-    (folder / "base-trixie.txt").write_text(text)
+    (folder / "base-trixie.json").write_text(text)
     return folder
 
 

@@ -18,8 +18,9 @@ from tests.integration.support import ROOT
 from tests.releases import T130, T132
 from tests.wheels import StandIn, make_wheel
 from torch_images.config.load import load_config
-from torch_images.locks.facts import format_facts, read_facts, with_facts
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.facts import with_facts
+from torch_images.locks.files import dumps
+from torch_images.locks.wheels import read_wheels
 from torch_images.platforms import AMD64, PLATFORMS
 
 PLAIN, OTHER = f"wheel-cu130-torch{T130}-py313", f"wheel-cu132-torch{T132}-py313"
@@ -124,7 +125,7 @@ def write(
     folder: Path, name: str, made: Mapping[str, StandIn], *versions: str, day: str = DAYS[0]
 ) -> None:
     """Write a lock of stand-in wheels, as `./inv lock` would have on that day."""
-    path = folder / "locks" / f"{name}.txt"
+    path = folder / "locks" / f"{name}.json"
     old = read_wheels(path)
     held = sorted((made[version].locked for version in versions), key=lambda wheel: wheel.name)
     request = [f"torch=={made[versions[0]].locked.version}"]
@@ -135,16 +136,10 @@ def write(
         request=tuple(sorted(request)),
         wheels=tuple(held),
     )
-    path.write_text(format_wheels(lock))
+    path.write_text(dumps(lock))
     if name == POD:
         return
     take_facts(folder, lock)
-    path = folder / "locks" / f"{name.replace('wheel-', 'release-')}.yaml"
-    found = read_facts(path)
-    facts = dataclasses.replace(found.facts, fits=())  # no image here has extras
-    path.write_text(
-        format_facts(dataclasses.replace(found, request=lock.request, facts=facts, read=()))
-    )
 
 
 def trust(folder: Path, url: str, key: str) -> None:
@@ -156,6 +151,6 @@ def trust(folder: Path, url: str, key: str) -> None:
 
 def backdate(folder: Path) -> None:
     """Let all locks be of the first day, so that newer ones can follow today."""
-    for path in (folder / "locks").glob("*.txt"):
-        text = re.sub(r"^# date: .*$", f"# date: {DAYS[0]}", path.read_text(), flags=re.MULTILINE)
+    for path in (folder / "locks").glob("*.json"):
+        text = re.sub(r'"date": "[^"]*"', f'"date": "{DAYS[0]}"', path.read_text())
         path.write_text(text)

@@ -24,11 +24,12 @@ from tests.releases import T130
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.host.loopback import serving
-from torch_images.locks.facts import format_facts, read_facts
-from torch_images.locks.wheels import WheelLock, format_wheels, read_wheels
+from torch_images.locks.facts import FactsLock
+from torch_images.locks.files import dumps, read
+from torch_images.locks.wheels import WheelLock, read_wheels
 from torch_images.platforms import PLATFORMS
 
-WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py313.txt"
+WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py313.json"
 WHEELS = (("torch", f"{T130}"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
 
 
@@ -100,16 +101,16 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
             request=(f"torch=={T130}",),
             wheels=tuple(wheel.locked for wheel in wheels),
         )
-        path.write_text(format_wheels(lock))
+        path.write_text(dumps(lock))
         take_facts(folder, lock)
     return index(wheels)
 
 
 def take_facts(folder: Path, lock: WheelLock) -> None:
     """Let what is known of a release of torch be of the stand-in that a lock of its wheels has."""
-    path = folder / "locks" / f"{lock.name.replace('wheel-', 'release-', 1)}.yaml"
+    path = folder / "locks" / f"{lock.name.replace('wheel-', 'release-', 1)}.json"
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
-    path.write_text(format_facts(dataclasses.replace(read_facts(path), sha256=torch.sha256)))
+    path.write_text(dumps(dataclasses.replace(read(FactsLock, path), sha256=torch.sha256)))
 
 
 def copy_project(folder: Path, locks: Path) -> None:

@@ -33,9 +33,10 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import with_facts
-from torch_images.locks.wheels import read_wheels
+from torch_images.locks.files import read
+from torch_images.locks.wheels import LockedWheel, read_wheels
 
 BUILD = ("build", "--progress", "plain")
 
@@ -55,6 +56,12 @@ def small_disk() -> Iterator[Path]:
             yield folder
         finally:
             subprocess.run(as_root("umount", str(folder)), check=True)
+
+
+def entry(wheel: LockedWheel) -> str:
+    """The line of a wheel in the lock."""
+    lines = (ROOT / LOCK).read_text().splitlines(keepends=True)
+    return next(line for line in lines if wheel.filename in line)
 
 
 def test_a_wheel_whose_hash_differs(
@@ -77,7 +84,7 @@ def test_a_wheel_whose_hash_differs(
 def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..., Path]) -> None:
     lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "fsspec")
-    folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
+    folder = project((LOCK, entry(wheel), ""))
     before = images(engine)
     index = f"http://127.0.0.1:{closed_port()}/simple"
     done = invoke(*BUILD, cwd=folder, env={"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"})
@@ -90,7 +97,7 @@ def test_a_disk_that_fills_up_while_packages_are_fetched(
     config: Config, small_disk: Path, workspace: Workspace, runner: Runner
 ) -> None:
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
-    lock = read_debs(workspace.locks / "base-trixie.txt")
+    lock = read(DebLock, workspace.locks / "base-trixie.json")
     with pytest.raises(DiskError, match=r"\.deb could not be saved: No space left on device"):
         BaseMaker(cache=small_disk, resolver=resolver).base(choose(config).base, lock)
     assert not list(small_disk.rglob(".partial-*"))
@@ -108,7 +115,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     monkeypatch.setenv("TMPDIR", str(small_disk))
     share(workspace, tmp_path, "debs")
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
-    lock = read_debs(workspace.locks / "base-trixie.txt")
+    lock = read(DebLock, workspace.locks / "base-trixie.json")
     with pytest.raises(DiskError, match="the disk filled up while making base trixie"):
         BaseMaker(cache=tmp_path, resolver=resolver).base(choose(config).base, lock)
     assert [p for p in (tmp_path / "bases").iterdir() if p.is_dir()] == []
@@ -192,7 +199,7 @@ def test_a_killed_build_is_safe_to_repeat(
     """Killed while it compiles what wheels have: no tag moves, and the same build succeeds."""
     lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "networkx")
-    folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
+    folder = project((LOCK, entry(wheel), ""))
     before = images(engine)
     killed = subprocess.Popen(
         [sys.executable, "-m", "invoke", *BUILD],

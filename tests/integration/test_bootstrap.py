@@ -28,11 +28,12 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import BaseMaker
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
 root, locks, cache = map(Path, sys.argv[1:])
 resolver = Resolver(root=root, network=detect(os.environ), run=Runner())
 base = choose(load_config(root / "images.yaml")).base
-BaseMaker(cache=cache, resolver=resolver).base(base, read_debs(locks / "base-trixie.txt"))
+BaseMaker(cache=cache, resolver=resolver).base(base, read(DebLock, locks / "base-trixie.json"))
 """
 
 

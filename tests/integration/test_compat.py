@@ -39,8 +39,9 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import with_facts
+from torch_images.locks.files import read
 from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
@@ -132,7 +133,7 @@ def with_compat(
 
 
 def test_the_package_is_locked_as_apt_finds_it(with_compat: Made) -> None:
-    lock = read_debs(with_compat.folder / "locks" / "compat-cu130.txt")
+    lock = read(DebLock, with_compat.folder / "locks" / "compat-cu130.json")
     [deb] = lock.debs
     assert (deb.name, deb.version, deb.archive) == (
         "cuda-compat-13-0",

@@ -49,7 +49,8 @@ from torch_images.host.network import detect
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace, default_cache
 from torch_images.locks.facts import with_facts
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.files import dumps
+from torch_images.locks.wheels import read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, Subject, outside
@@ -87,7 +88,7 @@ class Compiling:
         assert found
         commit = self.repositories.commit(name)
         replace(self.folder, "images.yaml", found[1], commit)
-        lock = self.folder / "locks" / "source-fork.txt"
+        lock = self.folder / "locks" / "source-fork.json"
         lock.write_text(lock.read_text().replace(found[1], commit))
 
     def code(self, wheel: Path, kind: str, scratch: Path) -> dict[str, int]:
@@ -308,12 +309,12 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert ran.stdout == "51\n"
     line = refused(compiling, "--torch-source", str(tree), "--locked", code=3)
-    assert "source-fork.txt was not resolved by `invoke lock`" in line
+    assert "source-fork.json was not resolved by `invoke lock`" in line
 
 
 @pytest.mark.slow
 def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) -> None:
-    assert "locks/source-fork.txt lacks llvm" in refused(compiling, "--locked", code=3)
+    assert "locks/source-fork.json lacks llvm" in refused(compiling, "--locked", code=3)
     done = compiling.invoke("lock", "--select", "source-fork")
     assert (done.returncode, done.stdout) == (
         0,
@@ -616,7 +617,7 @@ def test_what_shows_a_feature_is_in_the_published_torch(
 @pytest.mark.slow
 def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
-    lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py313.txt"
+    lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py313.json"
     before = lock.read_text()
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
     wheels = [w for w in read_wheels(lock).wheels if w.name in parts]
@@ -647,8 +648,8 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
                 request=tuple(w for w in read_wheels(lock).request if "cuda-toolkit" not in w),
                 wheels=tuple(w for w in read_wheels(lock).wheels if w.name not in parts),
             )
-            lock.write_text(format_wheels(without))
-            assert "locks/toolkit-cu130.txt does not exist" in refused(compiling, code=3)
+            lock.write_text(dumps(without))
+            assert "locks/toolkit-cu130.json does not exist" in refused(compiling, code=3)
             done = compiling.invoke("lock", "--select", "toolkit-cu130")
             assert done.returncode == 0, done.stderr
             said = compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
@@ -660,4 +661,4 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr  # the list of the release says the same
     finally:
         lock.write_text(before)
-        (compiling.folder / "locks" / "toolkit-cu130.txt").unlink(missing_ok=True)
+        (compiling.folder / "locks" / "toolkit-cu130.json").unlink(missing_ok=True)

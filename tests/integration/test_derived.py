@@ -14,13 +14,13 @@ import uv
 
 from tests.integration.support import ROOT, Built, online, running
 from tests.releases import T130
+from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
-from torch_images.locks.facts import read_facts
 
-FACTS = read_facts(ROOT / "locks" / f"release-cu130-torch{T130}-py313.yaml").facts
 # The torchvision that fits the release.
-VISION = dict(w.split("==") for fit in FACTS.fits for w in fit.wheels)["torchvision"]
+_EXTRAS = {extra.name: extra for extra in load_config(ROOT / "images.yaml").extras}
+VISION = dict(pin.split("==") for pin in _EXTRAS["vision"].pinned(T130) or ())["torchvision"]
 WANTED = ("accelerate", "diffusers", "lightning", "timm", "transformers")
 # What each installs for good; what pip would do with all of them is asked for below.
 INSTALLED = {"pip": ("timm",), "uv": WANTED}

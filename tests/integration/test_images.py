@@ -23,7 +23,8 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import read_debs
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
 from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
 
@@ -32,8 +33,8 @@ PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 def locked(locks: Path) -> dict[str, str]:
     """What is in the default image: wheels and Debian packages, with versions."""
-    wheels = read_wheels(locks / f"wheel-cu130-torch{T130}-py313.txt").wheels
-    debs = read_debs(locks / "base-trixie.txt").versions()
+    wheels = read_wheels(locks / f"wheel-cu130-torch{T130}-py313.json").wheels
+    debs = read(DebLock, locks / "base-trixie.json").versions()
     return {**debs, **{wheel.name: wheel.version for wheel in wheels}}
 
 

@@ -18,11 +18,11 @@ from tests.servers import web_server
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import format_debs, read_debs
-from torch_images.locks.grammar import write
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import dumps, parse, read, write
 from torch_images.verify.identify import identify
 
-LOCK = "locks/base-trixie.txt"
+LOCK = "locks/base-trixie.json"
 LABEL = "io.github.torch-images.lock"
 SNAPSHOT = "suite: trixie\n    snapshot: "
 BUILD = ("build", "--progress", "plain")
@@ -61,7 +61,7 @@ def stale(
     folder = project(
         ("images.yaml", f"{SNAPSHOT}https://snapshot.debian.org/archive", SNAPSHOT + snapshot[0])
     )
-    lock = read_debs(folder / LOCK)
+    lock = read(DebLock, folder / LOCK)
     debs = [
         dataclasses.replace(
             d, version="0.0", path=d.path.replace("_amd64.deb", ".0_amd64.deb"), sha256="0" * 64
@@ -70,7 +70,7 @@ def stale(
         else d
         for d in lock.debs
     ]
-    write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
+    write(folder / LOCK, dumps(dataclasses.replace(lock, debs=tuple(debs))))
     cache = tmp_path / "cache"
     cache.mkdir()
     share(workspace, cache, "debs", "layers")  # these tests are about what has vanished
@@ -79,14 +79,14 @@ def stale(
 
 def tini(fresh: tuple[Path, dict[str, str]]) -> str:
     """The version that Debian has today."""
-    return read_debs(fresh[0] / "base-trixie.txt").versions()["tini"]
+    return read(DebLock, fresh[0] / "base-trixie.json").versions()["tini"]
 
 
 def test_the_committed_locks_are_built_from(built: Built, engine: Engine) -> None:
     """Unless `invoke test` named others, which it says where Debian has moved on."""
     carried = engine.read_files(built.digest, "/usr/share/torch-images/lock")
     text = (ROOT / LOCK).read_text()
-    assert (carried["base-trixie.txt"] == text) == ("TORCH_IMAGES_LOCKS" not in os.environ)
+    assert (carried["base-trixie.json"] == text) == ("TORCH_IMAGES_LOCKS" not in os.environ)
     assert "io.github.torch-images.unlocked" not in engine.inspect(built.digest).labels
 
 
@@ -94,7 +94,7 @@ def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, st
     """Locking again changes nothing."""
     folder, env = fresh
     before = {path.name: path.read_text() for path in folder.iterdir()}
-    names = [deb.name for deb in read_debs(folder / "base-trixie.txt").debs]
+    names = [deb.name for deb in read(DebLock, folder / "base-trixie.json").debs]
     done = invoke("lock", "--select", "base-trixie", env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"base-trixie: {len(names)} packages, ")
@@ -128,7 +128,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     done = invoke(*BUILD, "--locked", cwd=folder, env=env)
     assert done.returncode == 3
     assert last_line(done.stderr) == (
-        "error: locks/base-trixie.txt: no mirror and no snapshot archive has tini 0.0; run "
+        "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
         "`invoke lock --select base-trixie`, or name a mirror that has them with --mirror"
     )
     [asked] = snapshot[1]
@@ -165,9 +165,10 @@ def test_a_stale_lock_is_replaced_where_it_need_not(
         assert engine.inspect(image["digest"]).labels["io.github.torch-images.unlocked"] == "yes"
         assert (folder / LOCK).read_text() == committed
         carried = engine.read_files(image["tags"][0], "/usr/share/torch-images/lock")
-        today = read_debs(fresh[0] / "base-trixie.txt")
-        assert "# unlocked: yes\n" in carried["base-trixie.txt"]
-        assert all(deb.line in carried["base-trixie.txt"] for deb in today.debs)
+        today = read(DebLock, fresh[0] / "base-trixie.json")
+        lock = parse(DebLock, carried["base-trixie.json"], "base-trixie")
+        assert lock.unlocked
+        assert {*today.debs} <= {*lock.debs}
         # Who asks for this image by its tag gets its own claim, not that of the project's lock.
         own = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
         reference, planned = identify(config, image["tags"][0], own, engine)

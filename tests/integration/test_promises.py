@@ -30,7 +30,7 @@ BREAKAGES = {
     f"RUN sed -i 's/^Version: .*/Version: 1.0/' {SITE}/sympy-*.dist-info/METADATA": (
         "container/test_versions/test_packages_are_the_locked_ones"
     ),
-    "RUN echo >>/usr/share/torch-images/lock/tools-build.txt": (
+    "RUN echo >>/usr/share/torch-images/lock/tools-build.json": (
         "image/test_inputs/test_carries_its_locks"
     ),
     "RUN sed -i '/^Package: tini$/,/^$/s/^Version: .*/Version: 9/' /var/lib/dpkg/status": (

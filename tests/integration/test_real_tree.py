@@ -23,11 +23,12 @@ from torch_images.config.load import load_config
 from torch_images.config.lock_requests import tools_inputs
 from torch_images.host.workspace import default_cache
 from torch_images.locks.facts import with_facts
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.files import dumps
+from torch_images.locks.wheels import read_wheels
 
 REAL = ROOT / "tests" / "real"
-WHEELS = "wheel-cu130-torch2.11.0-py313-debian.txt"
-TOOLS = "build-debian-cu130-torch2.11.0-py313.txt"
+WHEELS = "wheel-cu130-torch2.11.0-py313-debian.json"
+TOOLS = "build-debian-cu130-torch2.11.0-py313.json"
 # What the image has beside the runtime; none is made here.
 DEVEL = """\
     cuda-home: /usr/local/cuda
@@ -107,7 +108,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         request=("numpy", "torch==2.11.0", "triton==3.2.0"),
         wheels=(numpy, torch.locked, triton.locked),
     )
-    (folder / "locks" / WHEELS).write_text(format_wheels(plain))
+    (folder / "locks" / WHEELS).write_text(dumps(plain))
     take_facts(folder, dataclasses.replace(plain, name=plain.name.removesuffix("-debian")))
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     asked, _ = tools_inputs(config, choose(config))
@@ -117,7 +118,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     tools = dataclasses.replace(
         tools, request=asked.request, wheels=tuple(sorted((*kept, compiler.locked)))
     )
-    (folder / "locks" / TOOLS).write_text(format_wheels(tools))
+    (folder / "locks" / TOOLS).write_text(dumps(tools))
     sources = [deb for deb in debian.locked() if deb.name == "pytorch"]
     made = tree.make(debian.files(sources, cache), lane.repository())
     assert made in (folder / "images.yaml").read_text()

@@ -26,7 +26,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.files import dumps
+from torch_images.locks.wheels import read_wheels
 from torch_images.platforms import AMD64
 
 pytestmark = pytest.mark.slow  # several builds from nothing
@@ -154,7 +155,7 @@ def small(
     lock = read_wheels(folder / WHEEL_LOCK)
     wheels = tuple(w for w in lock.wheels if w.name != "torch-images-probe")
     (folder / WHEEL_LOCK).write_text(
-        format_wheels(replace(lock, wheels=tuple(sorted((*wheels, probe.locked)))))
+        dumps(replace(lock, wheels=tuple(sorted((*wheels, probe.locked)))))
     )
     change(folder, "images.yaml", "\npods:\n", f"{REMOVALS}\npods:\n")
     text = (folder / "images.yaml").read_text()

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import http.server
 import io
+import json
 import os
 import re
 import shutil
@@ -29,7 +30,8 @@ from torch_images.config.load import load_config
 from torch_images.config.lock_requests import source_input, tools_inputs
 from torch_images.host.loopback import serving
 from torch_images.locks.facts import with_facts
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.files import dumps
+from torch_images.locks.wheels import read_wheels
 
 FIXTURES = ROOT / "tests" / "fixtures"
 FORK, TRITON, FBGEMM = "cluster2600/pytorch", "triton-lang/triton", "pytorch/FBGEMM"
@@ -191,14 +193,14 @@ def compiling_project(
     ]
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     spec = choose(config, source="fork", cuda="13.0")
-    plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py313.txt")
+    plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py313.json")
     kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
     plain = dataclasses.replace(
         plain, request=(f"torch=={F130}",), wheels=(*kept, *(w.locked for w in published))
     )
-    (folder / f"locks/wheel-cu130-torch{F130}-py313.txt").write_text(format_wheels(plain))
+    (folder / f"locks/wheel-cu130-torch{F130}-py313.json").write_text(dumps(plain))
     take_facts(folder, plain)
-    build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py313.txt")
+    build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py313.json")
     compiling, _ = tools_inputs(config, spec)
     assert compiling
     build = dataclasses.replace(
@@ -206,14 +208,14 @@ def compiling_project(
         request=compiling.request,
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
-    (folder / f"locks/build-fork-cu130-torch{F130}-py313.txt").write_text(format_wheels(build))
+    (folder / f"locks/build-fork-cu130-torch{F130}-py313.json").write_text(dumps(build))
     wanted = source_input(spec)
     assert wanted
-    lock = (folder / "locks/source-fork.txt").read_text()
-    lock = re.sub(r"# request: .*", f"# request: {' '.join(wanted.request)}", lock)
+    lock = (folder / "locks/source-fork.json").read_text()
+    lock = re.sub(r'"request": .*,', f'"request": {json.dumps(wanted.request)},', lock)
     lock = lock.replace(source.torch.commit, commits[FORK])
     lock = lock.replace(source.triton.commit, commits[TRITON])
-    (folder / "locks/source-fork.txt").write_text(lock)
+    (folder / "locks/source-fork.json").write_text(lock)
     return index(published)
 
 

@@ -96,7 +96,7 @@ def another(folder: Path, commit: str = "", option: str = "") -> dict[str, str]:
         lane.CONFIG.parent, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__")
     )
     [old] = re.findall(r"commit: ([0-9a-f]{40})", lane.CONFIG.read_text())
-    for path in (folder / "images.yaml", folder / "locks" / "source-debian.txt"):
+    for path in (folder / "images.yaml", folder / "locks" / "source-debian.json"):
         text = path.read_text().replace("    torch-options:\n", f"    torch-options:\n{option}")
         path.write_text(text.replace(old, commit or old))
     return {"TORCH_IMAGES_CONFIG": str(folder / "images.yaml")}

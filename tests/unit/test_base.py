@@ -232,7 +232,7 @@ def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
     made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, ""), locked=True)
-    with pytest.raises(LockError, match=r"base-x\.txt was not resolved by `invoke lock`; run"):
+    with pytest.raises(LockError, match=r"base-x\.json was not resolved by `invoke lock`; run"):
         made.debs(BASE, lock(unlocked=True), ALL)
 
 

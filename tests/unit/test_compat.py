@@ -62,7 +62,7 @@ def test_the_note_is_found_however_the_package_is_packed(
 @pytest.mark.parametrize(
     ("reachable", "error", "problem"),
     [
-        (True, LockError, "locks/compat-cu130.txt: no mirror has cuda-compat-13-0 580.95.05-1"),
+        (True, LockError, "locks/compat-cu130.json: no mirror has cuda-compat-13-0 580.95.05-1"),
         (False, NetworkError, "cuda-compat-13-0 580.95.05-1 cannot be fetched: "),
     ],
 )
@@ -132,7 +132,9 @@ def test_only_the_compat_librarys_own_note_counts(
         with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
             network = Network(compat_mirror=url)
             if note is None:
-                with pytest.raises(LockError, match=r"has no libcuda; see locks/compat-cu130\.txt"):
+                with pytest.raises(
+                    LockError, match=r"has no libcuda; see locks/compat-cu130\.json"
+                ):
                     prepare(config.compat, lock, cache=cache, network=network)
                 continue
             ready = prepare(config.compat, lock, cache=cache, network=network)

@@ -11,8 +11,8 @@ import pytest
 from tests.releases import T130
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
+from torch_images.config.extras import Extra
 from torch_images.config.matrix import matrix
-from torch_images.config.release import Fit
 from torch_images.config.types import Config
 from torch_images.layers.constraints import companions, constraints, project, refusals
 from torch_images.locks.image_lock import image_lock
@@ -21,76 +21,53 @@ from torch_images.locks.image_lock import image_lock
 def pins(config: Config, root: Path, **axes: str) -> dict[str, str]:
     """The constraints of an image, version by name."""
     spec = choose(config, **axes)
-    text = constraints(spec, image_lock(config, spec, root / "locks"))
+    text = constraints(config, spec, image_lock(config, spec, root / "locks"))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == sorted(lines)
     return dict(line.split("==") for line in lines)
 
 
-@pytest.mark.parametrize(("cuda", "suffix"), [("12.8", "-cu12"), ("13.0", "")])
-def test_torch_triton_and_the_cuda_libraries_are_held(
-    config: Config, root: Path, cuda: str, suffix: str
+@pytest.mark.parametrize(
+    "axes",
+    [{"cuda": "12.8"}, {"cuda": "13.0"}, {"variant": "pod"}, {"variant": "vllm"}],
+    ids=str,
+)
+def test_constraints_pin_installed_versions(
+    config: Config, root: Path, axes: dict[str, str]
 ) -> None:
-    spec = choose(config, cuda=cuda)
-    locked = image_lock(config, spec, root / "locks").wheels.versions()
-    held = pins(config, root, cuda=cuda)
-    assert {"torch", "triton", f"nvidia-cublas{suffix}", f"nvidia-nvjitlink{suffix}"} <= set(held)
-    assert {name: locked[name] for name in held if name in locked} == {
-        name: version for name, version in held.items() if name in locked
+    """Of torch, Triton, CUDA's libraries and companions; vLLM requires another torchvision."""
+    lock = image_lock(config, choose(config, **axes), root / "locks")
+    has = {wheel.name: wheel.version for wheel in lock.all_wheels}
+    pinned = pins(config, root, **axes)
+    assert {name: version for name, version in pinned.items() if name in has} == {
+        name: has[name] for name in pinned if name in has
     }
-    assert {name for name in locked if name.startswith("nvidia-")} <= set(held)
-    assert not {"numpy", "pip", "cuda-bindings", "cuda-pathfinder"} & set(held)
+    libraries = {n for n in has if n.startswith("nvidia-") and not n.startswith("nvidia-cutlass")}
+    assert {"torch", "triton", "torchvision", *libraries} <= pinned.keys()
+    assert not {"numpy", "pip", "cuda-bindings", "cuda-python", "jupyterlab"} & pinned.keys()
 
 
-def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
-    config: Config, root: Path
-) -> None:
-    """Of the extras that images of the catalogue have with that release."""
+def test_companions_are_those_of_the_release(config: Config, root: Path) -> None:
     newest, older = (pins(config, root, torch=torch) for torch in (T130, "2.13.0"))
-    assert newest["torchaudio"] == "2.11.0"
-    assert {"torchvision", "torchao", "fbgemm-gpu"} <= newest.keys()
-    assert "jupyterlab" not in newest  # fits any torch
+    assert (newest["fbgemm-gpu"], older["fbgemm-gpu"]) == ("1.9.0", "1.8.0")
     assert ("vllm" in older, "vllm" in newest) == (True, False)
-    other = pins(config, root, cuda="13.2")
-    assert "torchvision" in other
-    assert "torchaudio" not in other  # its import ends beside a torch for another minor version
-    assert "cuda-python" not in older  # it is locked with vLLM, and fits any torch
+    # torchaudio's import ends beside a torch for another minor version of CUDA.
+    assert "torchaudio" not in pins(config, root, cuda="13.2")
 
 
-def test_a_variant_that_pins_another_release_holds_that_one(config: Config, root: Path) -> None:
-    spec = choose(config, variant="vllm")
-    has = {w.name: w.version for w in image_lock(config, spec, root / "locks").all_wheels}
-    held = pins(config, root, variant="vllm")
-    assert {n: v for n, v in held.items() if n in has} == {n: has[n] for n in held if n in has}
-    assert companions(spec)["torchvision"] != held["torchvision"] == has["torchvision"]
+def test_a_new_extra_changes_no_other_image(config: Config, root: Path) -> None:
+    def identities(config: Config) -> dict[str, str]:
+        specs = [spec for spec in matrix(config) if spec.release.version == T130]
+        return {p.spec.id: p.identity for p in plan_images(config, specs, root, root / "locks")}
 
-
-def test_an_extra_that_is_added_to_facts_changes_no_other_image(config: Config, root: Path) -> None:
-    """Else one more variant makes every image of its release another."""
-    specs = [spec for spec in matrix(config) if spec.release.version == T130]
-    before = {p.spec.id: p.identity for p in plan_images(config, specs, root, root / "locks")}
-
-    def with_fit(fit: Fit) -> dict[str, str]:
-        facts = tuple(replace(f, fits=(*f.fits, fit)) for f in config.facts)
-        more = replace(config, facts=facts)
-        images = [spec for spec in matrix(more) if spec.release.version == T130]
-        return {p.spec.id: p.identity for p in plan_images(more, images, root, root / "locks")}
-
-    fit = Fit(extra="new", wheels=("new==1.0",), reason="it fits", shared=False)
-    assert with_fit(fit) == before
-    shared = with_fit(replace(fit, shared=True))
-    assert shared.keys() == before.keys()
-    assert not {*shared.items()} & {*before.items()}
-
-
-def test_an_image_holds_the_extras_of_its_own(config: Config, root: Path) -> None:
-    """Also those that its facts do not share."""
-    spec = choose(config, variant="recsys")
-    assert spec.release.facts
-    fits = tuple(replace(fit, shared=False) for fit in spec.release.facts.fits)
-    facts = replace(spec.release.facts, fits=fits)
-    alone = replace(spec, release=replace(spec.release, facts=facts))
-    assert companions(alone).keys() == {"fbgemm-gpu", "torchrec"}
+    new = Extra(name="new", description="", pins=((T130, ("new==1.0",)),))
+    more = replace(config, extras=(*config.extras, new))
+    assert identities(more) == identities(config)
+    companion = identities(replace(more, companions=(*config.companions, new)))
+    assert not {*companion.items()} & {*identities(config).items()}
+    pod = choose(config, variant="pod")
+    own = replace(pod, variant=replace(pod.variant, extras=(new,)))
+    assert companions(replace(config, companions=()), own) == {"new": "1.0"}
 
 
 def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(
@@ -117,7 +94,7 @@ def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -
     ):
         spec = choose(config, cuda="13.0", variant=variant)
         lock = image_lock(config, spec, root / "locks")
-        told = tomllib.loads(project(spec, lock))["tool"]["uv"]
+        told = tomllib.loads(project(config, spec, lock))["tool"]["uv"]
         assert {"torch", "triton", "nvidia-cublas"} <= set(told["exclude-dependencies"])
         names = {line.partition("==")[0] for line in told[fitting]}
         assert "torchvision" in names

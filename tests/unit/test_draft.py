@@ -16,13 +16,13 @@ def new(tmp_path: Path) -> Draft:
     locks, room = tmp_path / "locks", tmp_path / "room"
     for folder in (locks, room):
         folder.mkdir()
-    for name in ("a.txt", "b.txt", "c.yaml", "notes.md"):
+    for name in ("a.json", "b.json", "c.json", "notes.md"):
         (locks / name).write_text(name)
-    (locks / "a.txt").chmod(0o640)
+    (locks / "a.json").chmod(0o640)
     made = draft(locks, room)
-    (made.folder / "a.txt").write_text("new")
-    (made.folder / "b.txt").unlink()
-    (made.folder / "d.txt").write_text("more")
+    (made.folder / "a.json").write_text("new")
+    (made.folder / "b.json").unlink()
+    (made.folder / "d.json").write_text("more")
     return made
 
 
@@ -35,9 +35,9 @@ def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None
     config.write_text("old")
     new.put({config: ("old", "edited")})
     assert content(new.locks) == {
-        "a.txt": "new", "c.yaml": "c.yaml", "d.txt": "more", "notes.md": "notes.md",
+        "a.json": "new", "c.json": "c.json", "d.json": "more", "notes.md": "notes.md",
     }  # fmt: skip
-    assert (new.locks / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert (new.locks / "a.json").stat().st_mode & 0o777 == 0o640
     assert config.read_text() == "edited"
     room = tmp_path / "again"
     room.mkdir()
@@ -49,22 +49,22 @@ def test_nothing_changes_if_one_file_cannot_be_written(new: Draft, tmp_path: Pat
     with pytest.raises(FileNotFoundError):
         new.put({tmp_path / "absent" / "images.yaml": ("", "edited")})
     assert content(new.locks) == before
-    (new.locks / "d.txt").mkdir()
-    with pytest.raises(LockError, match=r"locks/d\.txt is a folder; move it away"):
+    (new.locks / "d.json").mkdir()
+    with pytest.raises(LockError, match=r"locks/d\.json is a folder; move it away"):
         new.put({})
     assert content(new.locks) == before
 
 
 def test_what_another_run_writes_meanwhile_stays(new: Draft) -> None:
-    (new.locks / "c.yaml").write_text("theirs")
-    (new.locks / "e.txt").write_text("theirs")
+    (new.locks / "c.json").write_text("theirs")
+    (new.locks / "e.json").write_text("theirs")
     new.put({})
     assert content(new.locks) == {
-        "a.txt": "new", "c.yaml": "theirs", "d.txt": "more", "e.txt": "theirs", "notes.md": "notes.md",
+        "a.json": "new", "c.json": "theirs", "d.json": "more", "e.json": "theirs", "notes.md": "notes.md",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.txt", "b.txt", "d.txt", "images.yaml"])
+@pytest.mark.parametrize("name", ["a.json", "b.json", "d.json", "images.yaml"])
 def test_a_file_that_two_runs_change_is_the_first_one_s(
     new: Draft, tmp_path: Path, name: str
 ) -> None:

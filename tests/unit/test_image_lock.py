@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,23 +15,21 @@ from typing import Any
 
 import pytest
 
-from tests.releases import F130, T130
+from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.locks.debs import DebLock, read_debs
-from torch_images.locks.facts import read_facts
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import dumps, read
 from torch_images.locks.image_lock import (
-    AnyLock,
+    ROLES,
     ImageLock,
     compat_versions,
     image_lock,
     parse_image_lock,
-    update,
     with_locked_trees,
 )
-from torch_images.locks.sources import SourceLock, read_sources
 from torch_images.locks.wheels import read_wheels
 from torch_images.platforms import ARM64
 
@@ -63,11 +62,11 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def edit(folder: Path, name: str, old: str, new: str) -> None:
-    path = folder / f"{name}.txt"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+def edit(folder: Path, name: str, **changes: Any) -> None:
+    """Change members of a lock; None removes one."""
+    path = folder / f"{name}.json"
+    document = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in document.items() if v is not None}))
 
 
 @pytest.mark.usefixtures("far_east")
@@ -149,29 +148,30 @@ def test_a_compat_library_that_is_not_locked_is_locked_with_its_image(
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
     assert str(caught.value) == (
-        f"{spec.id} is not locked: locks/{name}.txt does not exist; "
+        f"{spec.id} is not locked: locks/{name}.json does not exist; "
         f"run `invoke lock --select {spec.id}`"
     )
     assert [item.name for item in inputs(config, name)] == [name]
     assert image_lock(config, choose(config, **axes), root / "locks").compat is None
 
 
-def test_what_is_native_is_of_the_images_platform(config: Config, locks: Path) -> None:
-    text = (locks / "compat-cu130.txt").read_text()
-    text = text.replace("# system: ", "# platform: linux/arm64\n# system: ")
-    text = text.replace("x86_64", "sbsa").replace("_amd64.deb", "_arm64.deb")
-    (locks / "compat-cu130-arm64.txt").write_text(text)
+def test_a_compat_library_is_of_the_images_platform(config: Config, locks: Path) -> None:
+    lock = read(DebLock, locks / "compat-cu130.json")
+    path = locks / "compat-cu130-arm64.json"
+    path.write_text(dumps(replace(lock, name=path.stem, platform=ARM64)))
     arm = image_lock(config, choose(config, compat="with", platform="linux/arm64"), locks)
     assert arm.compat
     assert {arm.compat.platform, arm.build.platform} == {ARM64}
-    (locks / "compat-cu130-arm64.txt").unlink()
+    path.unlink()
     assert set(compat_versions(config, locks, ARM64).values()) == {""}
 
 
 def test_a_version_of_compat_ends_at_its_first_dash(config: Config, locks: Path) -> None:
-    lock = read_debs(locks / "compat-cu130.txt")
-    path = locks / "compat-cu130.txt"
-    path.write_text(path.read_text().replace(lock.debs[0].version, "580.1.2-3ubuntu-4"))
+    path = locks / "compat-cu130.json"
+    lock = read(DebLock, path)
+    path.write_text(
+        dumps(replace(lock, debs=(replace(lock.debs[0], version="580.1.2-3ubuntu-4"),)))
+    )
     assert compat_versions(config, locks)["13.0"] == "580.1.2"
 
 
@@ -184,7 +184,7 @@ def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> N
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, locks)
     assert re.fullmatch(
-        rf"locks/{BASE}.txt has python3 3.13\.\S+, but base trixie has python 3.1 in images.yaml",
+        rf"locks/{BASE}.json has python3 3.13\.\S+, but base trixie has python 3.1 in images.yaml",
         caught.value.message,
     )
     assert caught.value.hint == "correct python of base trixie"
@@ -212,13 +212,52 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: Imag
     )
 
 
-def test_what_compiles_is_there_as_a_whole_and_nothing_else_is(fork: ImageLock) -> None:
-    texts = fork.texts()
-    for name in ("source-fork", "build-fork-trixie"):
+KINDS: tuple[dict[str, str], ...] = (
+    {},
+    {"variant": "pod"},
+    {"variant": "vllm"},
+    {"compat": "with"},
+    {"source": "fork"},
+    {"source": "fork", "cuda": "12.8"},
+    {"platform": "linux/arm64"},
+)
+
+
+@pytest.mark.parametrize("axes", KINDS, ids=str)
+def test_an_image_carries_its_lock(config: Config, root: Path, axes: dict[str, str]) -> None:
+    lock = image_lock(config, choose(config, **axes), root / "locks")
+    texts = lock.texts()
+    assert parse_image_lock(texts) == lock
+    assert parse_image_lock(dict(reversed(texts.items()))).digest == lock.digest
+
+
+def test_roles_are_data(lock: ImageLock) -> None:
+    """Not names of files: two locks may be in each other's place."""
+    texts = lock.texts()
+    roles = json.loads(texts[ROLES])
+    roles["build"], roles["sbom"] = roles["sbom"], roles["build"]
+    other = parse_image_lock({**texts, ROLES: json.dumps(roles)})
+    assert (other.build, other.sbom) == (lock.sbom, lock.build)
+    assert other.digest != lock.digest
+
+
+@pytest.mark.parametrize(
+    "roles", ["", "[]", "{}", '{"wheels": 3}', '{"wheels": [[]]}', '{"other": "x"}', "[" * 99_999]
+)
+def test_other_roles_are_not_a_lock(lock: ImageLock, roles: str) -> None:
+    for texts in ({**lock.texts(), ROLES: roles}, {ROLES: roles}, {}):
         with pytest.raises(LockError, match="not the locks of one image"):
-            parse_image_lock({file: texts[file] for file in texts if file != f"{name}.txt"})
-    with pytest.raises(LockError, match=r"not the locks of one image: .*, other\.txt"):
-        parse_image_lock({**texts, "other.txt": texts["base-trixie.txt"]})
+            parse_image_lock(texts)
+
+
+def test_each_file_has_a_role(lock: ImageLock) -> None:
+    texts = lock.texts()
+    for others in (
+        {name: text for name, text in texts.items() if name != f"{BASE}.json"},
+        {**texts, "other.json": texts[f"{BASE}.json"]},
+    ):
+        with pytest.raises(LockError, match="not the locks of one image"):
+            parse_image_lock(others)
 
 
 def test_the_options_of_a_build_are_part_of_its_lock(config: Config, fork: ImageLock) -> None:
@@ -227,186 +266,57 @@ def test_the_options_of_a_build_are_part_of_its_lock(config: Config, fork: Image
     assert fork.sources.build == choose(config, source="fork").source.build
 
 
-def test_a_variant_may_bring_what_the_plain_wheels_lack(
-    config: Config, root: Path, lock: ImageLock, fork: ImageLock
-) -> None:
-    """A compiled torch needs no wheel in either, and Triton may come with the variant."""
-    devel = image_lock(config, choose(config, variant="devel"), root / "locks")
-    extra = devel.extra_wheels
-    assert extra
-    compiled = replace(fork, extra_wheels=extra)
-    assert parse_image_lock(compiled.texts()) == compiled
-    triton = tuple(w for w in lock.wheels.wheels if w.name == "triton")
-    kept = tuple(w for w in lock.wheels.wheels if w.name != "triton")
-    plain = replace(lock, wheels=replace(lock.wheels, wheels=kept))
-    with pytest.raises(LockError, match="it lacks triton"):
-        parse_image_lock(plain.texts())
-    wider = replace(extra, wheels=tuple(sorted((*extra.wheels, *triton))))
-    moved = replace(plain, extra_wheels=wider)
-    assert parse_image_lock(moved.texts()) == moved
-
-
-def test_tools_are_told_apart_by_their_names(fork: ImageLock) -> None:
-    """Wheels are for a Python, packages for a base, whose name may come after "cu130"."""
-    assert fork.tool_debs
-    other = replace(fork, tool_debs=replace(fork.tool_debs, name="build-fork-ubuntu24.04"))
-    assert parse_image_lock(other.texts()) == other
-
-
-def test_locks_that_are_not_of_one_image_are_named(lock: ImageLock) -> None:
-    texts = {name: text for name, text in lock.texts().items() if "tools" in name}
-    with pytest.raises(LockError, match=r"image: tools-build\.txt, tools-sbom\.txt$"):
-        parse_image_lock(texts)
-    with pytest.raises(LockError, match=r"^not the locks of one image: none$"):
-        parse_image_lock({})
-
-
-def test_a_damaged_lock_is_named(tmp_path: Path) -> None:
-    (tmp_path / "base-x.txt").write_text("# date: tomorrow\n")
-    with pytest.raises(LockError, match=r"^locks/base-x\.txt: .*; run `invoke lock --select base"):
-        read_debs(tmp_path / "base-x.txt")
-
-
-@pytest.mark.parametrize("name", ["base-trixie", "source-fork", "toolkit-cu128", "tools-sbom"])
-def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> None:
-    """Of any kind of lock: the same inputs of another day leave the file alone."""
-    path = root / "locks" / f"{name}.txt"
-    kept: AnyLock
-    if name.startswith("base-"):
-        kept = read_debs(path)
-    elif name.startswith("tools-"):
-        kept = read_wheels(path)
-    else:
-        kept = read_sources(path)
-    copy = tmp_path / path.name
-    assert update(copy, kept)
-    assert copy.read_text() == path.read_text()
-    assert not update(copy, replace(kept, date=date(2031, 1, 1)))
-    assert copy.read_text() == path.read_text()
-    copy.write_text("damaged")
-    assert update(copy, kept)
-    assert copy.read_text() == path.read_text()
-    assert list(tmp_path.iterdir()) == [copy]
-    if isinstance(kept, DebLock | SourceLock):
-        assert update(copy, replace(kept, unlocked=not kept.unlocked, date=date(2031, 1, 1)))
-        assert "# date: 2031-01-01\n" in copy.read_text()
-
-
 def test_what_a_variant_replaces_by_the_same_is_not_there_twice(
     config: Config, locks: Path
 ) -> None:
-    plain = read_wheels(locks / f"wheel-cu130-torch{T130}-py313.txt")
+    plain = read_wheels(locks / f"wheel-cu130-torch{T130}-py313.json")
     [own] = [w for w in plain.wheels if w.name == "cuda-bindings"]
     [other] = [
         w
-        for w in read_wheels(locks / f"wheel-cu130-torch{T130}-py313-pod.txt").wheels
+        for w in read_wheels(locks / f"wheel-cu130-torch{T130}-py313-pod.json").wheels
         if w.name == own.name
     ]
-    path = locks / f"wheel-cu130-torch{T130}-py313-pod.txt"
-    text = path.read_text()
-    for field in ("filename", "sha256", "version"):
-        text = text.replace(str(getattr(other, field)), str(getattr(own, field)))
-    path.write_text(text.replace(f"{other.size} bytes", f"{own.size} bytes"))
+    path = locks / f"wheel-cu130-torch{T130}-py313-pod.json"
+    pod_lock = read_wheels(path)
+    same = tuple(own if wheel == other else wheel for wheel in pod_lock.wheels)
+    path.write_text(dumps(replace(pod_lock, wheels=same)))
     pod = image_lock(config, choose(config, variant="pod"), locks)
     assert pod.extra_wheels
     assert own.name not in pod.extra_wheels.versions()
     assert [w for w in pod.all_wheels if w.name == own.name] == [own]
 
 
-def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -> None:
-    edit(locks, f"wheel-cu130-torch{T130}-py313", "numpy pip", "numpy")
-    with pytest.raises(LockError) as caught:
-        image_lock(config, choose(config), locks)
-    assert caught.value.message == (
-        f"locks/wheel-cu130-torch{T130}-py313.txt is out of step: it was resolved for numpy setuptools "
-        f"torch=={T130}, expected numpy pip setuptools torch=={T130}"
-    )
-
-
-@pytest.mark.parametrize("name", ["base-trixie", "tools-sbom", "source-fork"])
-def test_a_lock_that_could_not_be_read_again_is_not_written(
-    root: Path, tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "change", "axes"),
+    [
+        (f"wheel-cu130-torch{T130}-py313-devel", {"numpy": "1.0"}, {"variant": "devel"}),
+        (f"wheel-cu130-torch{T130}-py313", {"cuda-toolkit": "12.8.1"}, {}),
+    ],
+)
+def test_versions_that_cannot_be_in_one_image(
+    config: Config, locks: Path, name: str, change: dict[str, str], axes: dict[str, str]
 ) -> None:
-    """Indexes and archives say what it holds, and a file of it is as good as what reads it."""
-    path = root / "locks" / f"{name}.txt"
-    bad: AnyLock
-    if name.startswith("base-"):
-        debs = read_debs(path)
-        bad = replace(debs, debs=(replace(debs.debs[0], sha256="x"), *debs.debs[1:]))
-    elif name.startswith("tools-"):
-        wheels = read_wheels(path)
-        bad = replace(wheels, wheels=(replace(wheels.wheels[0], sha256="x"), *wheels.wheels[1:]))
-    else:
-        sources = read_sources(path)
-        bad = replace(sources, trees=(replace(sources.trees[0], commit="x"), *sources.trees[1:]))
-    with pytest.raises(
-        LockError, match=rf"^locks/{name}\.txt.*; run `invoke lock --select {name}`"
-    ):
-        update(tmp_path / path.name, bad)
-    assert not list(tmp_path.iterdir())
+    """Of a plain lock that was renewed, and of a torch for another CUDA version."""
+    lock = read_wheels(locks / f"{name}.json")
+    wheels = (replace(w, version=change.get(w.name, w.version)) for w in lock.wheels)
+    (locks / f"{name}.json").write_text(dumps(replace(lock, wheels=tuple(wheels))))
+    with pytest.raises(LockError, match=r"has numpy 1\.0|requires CUDA 12\.8"):
+        image_lock(config, choose(config, **axes), locks)
 
 
 def test_a_missing_lock_of_a_listed_image_is_no_unlisted_image(config: Config, locks: Path) -> None:
-    (locks / f"{BASE}.txt").unlink()
-    with pytest.raises(LockError, match=rf"locks/{BASE}\.txt") as caught:
+    (locks / f"{BASE}.json").unlink()
+    with pytest.raises(LockError, match=rf"locks/{BASE}\.json") as caught:
         image_lock(config, choose(config), locks)
     assert "it is not one of the project's images" not in str(caught.value)
 
 
-def without(folder: Path, name: str, word: str) -> None:
-    """Take an entry, two lines, out of a lock."""
-    path = folder / f"{name}.txt"
-    lines = path.read_text().splitlines(keepends=True)
-    [number] = [n for n, line in enumerate(lines) if line.startswith(word)]
-    path.write_text("".join(lines[: number - 1] + lines[number + 1 :]))
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "axes"),
-    [
-        (f"wheel-cu130-torch{T130}-py313", "torch==", {}),
-        (f"wheel-cu130-torch{T130}-py313-devel", "cmake==", {"variant": "devel"}),
-        ("base-trixie-devel", "git=", {"variant": "devel"}),
-        (f"build-fork-cu130-torch{F130}-py313", "cmake==", {"source": "fork"}),
-        ("build-fork-trixie", "git=", {"source": "fork"}),
-    ],
-)
-def test_a_lock_that_lacks_what_it_was_asked_for(
-    config: Config, locks: Path, name: str, word: str, axes: dict[str, str]
-) -> None:
-    without(locks, name, word)
-    package = word.rstrip("=")
-    with pytest.raises(LockError, match=rf"^locks/{name}\.txt: it (lacks|has no) {package}\b"):
-        image_lock(config, choose(config, **axes), locks)
-
-
-def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: Path) -> None:
-    path = locks / f"wheel-cu130-torch{T130}-py313.txt"
-    path.write_text(path.read_text().replace(f"torch-{T130}", "torch-2.10.0"))
-    edit(locks, path.stem, f"\ntorch=={T130}", "\ntorch==2.10.0")
-    with pytest.raises(LockError, match=rf"has torch 2\.10\.0.*, but torch=={T130} was requested"):
-        image_lock(config, choose(config), locks)
-
-
-@pytest.mark.parametrize(
-    ("file", "read"),
-    [
-        (f"wheel-cu130-torch{T130}-py313.txt", read_wheels),
-        ("base-trixie.txt", read_debs),
-        (f"release-cu130-torch{T130}-py313.yaml", read_facts),
-    ],
-)
-def test_a_file_that_changes_is_read_again(
-    locks: Path, file: str, read: Callable[[Path], Any]
-) -> None:
-    """What was read is kept in memory, by the text."""
-    path = locks / file
-    before = read(path)
-    text = path.read_text()
-    path.write_text(text.replace(str(before.date), "1999-01-01", 1))
-    assert read(path) == replace(before, date=date(1999, 1, 1))
-    path.write_text(text)
-    assert read(path) == before
+def test_a_file_that_changes_is_read_again(locks: Path) -> None:
+    """Parsed locks are cached by their text."""
+    path = locks / "base-trixie.json"
+    before = read(DebLock, path)
+    path.write_text(dumps(replace(before, date=date(1999, 1, 1))))
+    assert read(DebLock, path) == replace(before, date=date(1999, 1, 1))
 
 
 def test_the_texts_of_a_lock_are_the_callers_own(lock: ImageLock) -> None:

@@ -10,7 +10,7 @@ from torch_images.config.choose import choose
 from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
+from torch_images.locks.image_lock import ImageLock, image_lock
 
 
 @pytest.fixture
@@ -49,21 +49,6 @@ def test_a_variant_adds_what_the_plain_image_lacks(config: Config, root: Path) -
     assert {"git", "make"} <= devel.extra_debs.versions().keys()
     assert not devel.extra_debs.versions().keys() & plain.base.versions().keys()
     assert len({lock.digest for lock in (plain, devel)}) == 2
-    assert parse_image_lock(devel.texts()) == devel
-
-
-def test_an_image_carries_its_lock(lock: ImageLock) -> None:
-    assert parse_image_lock(lock.texts()) == lock
-    assert parse_image_lock(dict(reversed(lock.texts().items()))).digest == lock.digest
-
-
-@pytest.mark.parametrize(
-    "missing", ["base-trixie", "tools-build", f"wheel-cu130-torch{T130}-py313"]
-)
-def test_an_incomplete_lock_is_refused(lock: ImageLock, missing: str) -> None:
-    texts = {name: text for name, text in lock.texts().items() if name != f"{missing}.txt"}
-    with pytest.raises(LockError, match="not the locks of one image"):
-        parse_image_lock(texts)
 
 
 def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:
@@ -77,7 +62,6 @@ def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:
     assert len(found) == len(pod.all_wheels)
     assert "nvidia-cutlass" not in found
     assert [w.name for lock in pod.unpacked for w in lock.wheels] == ["nvidia-cutlass"]
-    assert parse_image_lock(pod.texts()).unpacked == pod.unpacked
 
 
 def test_a_variant_without_packages_has_no_lock_of_them(config: Config, root: Path) -> None:
@@ -85,14 +69,13 @@ def test_a_variant_without_packages_has_no_lock_of_them(config: Config, root: Pa
     assert vllm.extra_debs is None
     assert vllm.extra_wheels
     assert "vllm" in vllm.extra_wheels.versions()
-    assert parse_image_lock(vllm.texts()).extra_wheels == vllm.extra_wheels
 
 
 def changed_locks(root: Path, folder: Path, name: str, old: str, new: str) -> Path:
     """A folder with all locks, one of them changed."""
     for path in (root / "locks").glob("*.*"):
         shutil.copy(path, folder)
-    path = folder / f"{name}.txt"
+    path = folder / f"{name}.json"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -118,10 +101,10 @@ def test_a_lock_that_was_resolved_for_more_is_out_of_step(
     config: Config, root: Path, tmp_path: Path, name: str, axes: dict[str, str]
 ) -> None:
     """What was asked for beside may have changed every version, and is in the image itself."""
-    locks = changed_locks(root, tmp_path, name, "# request: ", "# request: another ")
+    locks = changed_locks(root, tmp_path, name, '"request": [', '"request": ["another", ')
     with pytest.raises(
         LockError,
-        match=rf"^locks/{name}\.txt is out of step: it was resolved for .*another.*, expected "
+        match=rf"^locks/{name}\.json is out of step: it was resolved for .*another.*, expected "
         rf".*; run `invoke lock --select {name}`$",
     ) as caught:
         image_lock(config, choose(config, **axes), locks)

@@ -198,7 +198,7 @@ def test_each_cuda_version_has_its_default_base(
         ({"arch": "sm_120a"}, "'sm_120a' is not a compute capability like 9.0 or 12.0"),
         ({"arch": "all"}, "'all' is not an architecture; leave --arch out"),
         ({"source": "fork", "cuda": "12.8", "base": "trixie"}, "cannot be built: CUDA 12.8's nvcc"),
-        ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: vllm has no wheels for CUDA 12.8"),
+        ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: images.yaml pins no vllm"),
         ({"variant": "attention", "cuda": "12.8"}, "flash-attention has nothing for CUDA 12.8"),
         ({"variant": "recsys", "arch": "12.0"}, "have code for 8.0, 9.0, 10.0 only"),
     ],
@@ -277,8 +277,8 @@ def written(yaml_file: Callable[..., Path], row: str) -> Config:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ('{cuda: "12.8", variant: vllm}', "vllm has no wheels for CUDA 12.8"),
-        ("{torch: 2.12.1, variant: vllm}", "no wheels of vllm fit torch 2.12.1"),
+        ('{cuda: "12.8", variant: vllm}', "images.yaml pins no vllm for torch 2.10.0"),
+        ("{torch: 2.12.1, variant: vllm}", "images.yaml pins no vllm for torch 2.12.1"),
         ('{arch: ["9.0", "12.0"], variant: recsys}', "have code for 8.0, 9.0, 10.0 only"),
     ],
 )

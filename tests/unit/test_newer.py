@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import io
 import json
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +15,19 @@ import pytest
 import yaml
 
 from tests.servers import closed_port, web_server
-from tests.unit.test_facts import STABLE, TENSOR, dated, torch
-from tests.wheels import StandIn, make_wheel
+from tests.unit.test_facts import torch
+from tests.wheels import StandIn, index, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.edit import with_releases
-from torch_images.config.release import Facts, Fit
+from torch_images.config.release import Facts
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.newer import held_back, newer, newer_torch
+from torch_images.fetch.newer import extras_behind, held_back, newer, newer_torch
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 
 LISTING = b'<a href="redistrib_12.8.0.json">x</a> <a href="redistrib_12.8.9.json">x</a>'
 LISTING += (
@@ -82,7 +81,9 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     silent = f"http://127.0.0.1:{closed_port()}"
     with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
         found, unknown = (
-            list(newer(replace(config, archives=archives), Network(index=f"{url}/simple")))
+            list(
+                newer(replace(config, archives=archives), Network(index=f"{url}/simple"), Runner())
+            )
             for archives in (f"{url}/redist", silent)
         )
     detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
@@ -92,6 +93,38 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
+
+
+@pytest.mark.parametrize(
+    ("requires", "detail"),
+    [
+        (
+            "torch==2.14.7",
+            "-> 9.0, out of reach: it needs torch 2.14.7, which images.yaml does not",
+        ),
+        (
+            "torch==2.99.0",
+            "-> 9.0, out of reach: it needs torch 2.99.0, which images.yaml does not",
+        ),
+        ("torch", "-> 9.0; `pins` of the extra vllm can name it"),
+    ],
+)
+def test_an_extra_behind_its_newest_release(
+    config: Config, tmp_path: Path, requires: str, detail: str
+) -> None:
+    wheels = [torch(tmp_path, v) for v in ("2.14.0", "2.14.7", "2.15.0", "2.99.0")]
+    wheels += [
+        make_wheel(tmp_path, "cuda-python", "13.4.4"),
+        make_wheel(tmp_path, "vllm", "0.33.0", requires=["torch==2.14.0"]),
+        make_wheel(tmp_path, "vllm", "9.0", requires=[requires]),
+    ]
+    with web_server(index(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        with PackageIndex(network) as asked:
+            [found] = extras_behind(config, asked, network, Runner())
+    assert (found.lock, found.name, found.version) == ("images.yaml", "vllm", "0.33.0")
+    assert found.state == NEWER
+    assert found.detail.startswith(detail)
 
 
 def test_the_end_of_life_rule(config: Config) -> None:
@@ -127,7 +160,7 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
 
 
 def facts(
-    release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12), platform: str = "linux/amd64"
+    release: str, *, arches: tuple[int, ...] = (9, 12), platform: str = "linux/amd64"
 ) -> Facts:
     return Facts(
         cuda="13.0",
@@ -135,33 +168,21 @@ def facts(
         python="3.11",
         arches=tuple(Capability(a, 0) for a in arches),
         features=("nccl", "tf32") if len(arches) > 1 else ("nccl",),
-        fits=fits,
         platform=platform,
     )
 
 
 def test_a_review_names_what_changed(config: Config) -> None:
-    none, some = (
-        Fit(extra="vllm", wheels=wheels, reason="they require torch 9")
-        for wheels in ((), ("vllm==1",))
-    )
-    before = replace(config, facts=(facts("2.13.0", none), facts("2.14.0", some)))
-    after = replace(
-        config,
-        facts=(facts("2.13.0", some), facts("2.14.0", some), facts("2.15.0", none, arches=(9,))),
-    )
-    name = "CUDA 13.0, torch 2.15.0, Python 3.11, linux/amd64"
-    assert list(review(before, after, ())) == [
-        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64: vllm none -> vllm==1",
-        f"{name}: no vllm: they require torch 9",
+    before = replace(config, facts=(facts("2.13.0"), facts("2.14.0")))
+    after = replace(before, facts=(*before.facts, facts("2.99.0", arches=(9,))))
+    name = "CUDA 13.0, torch 2.99.0, Python 3.11, linux/amd64"
+    added = Plan(cuda="13.0", releases=("2.99.0",), added=("2.99.0",), dropped=())
+    assert list(review(before, after, (added,))) == [
+        "CUDA 13.0: adds torch 2.99.0",
+        "torch 2.99.0: images.yaml has no pins of vision, xformers, torchao, recommenders, vllm for it",
         f"{name}: without code for 12.0 against torch 2.14.0",
         f"{name}: without feature tf32 against torch 2.14.0",
     ]
-    [line] = review(after, before, ())
-    assert line == (
-        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64:"
-        " vllm vllm==1 -> none: they require torch 9"
-    )
 
 
 def changed(before: str, after: str) -> list[str]:
@@ -209,7 +230,7 @@ def small(root: Path, folder: Path) -> Path:
     document["catalogue"] = [{"platform": [*document["platforms"]]}]
     document["pods"]["variant"] = "runtime"
     document["packages"] = []
-    for key in ("extras", "exclude", "removals"):
+    for key in ("extras", "companions", "exclude", "removals"):
         del document[key]
     path = folder / "images.yaml"
     path.write_text(
@@ -219,23 +240,11 @@ def small(root: Path, folder: Path) -> Path:
     return path
 
 
-def with_toolkit(wheel: StandIn, folder: Path, cuda: str = "13.2.1", *more: str) -> StandIn:
-    """The same wheel, which requires a CUDA toolkit, and more."""
-    info = f"torch-{wheel.locked.version}.dist-info"
-    text = f"Metadata-Version: 2.1\nName: torch\nVersion: {wheel.locked.version}\n"
-    text += "".join(f"Requires-Dist: {one}\n" for one in (f"cuda-toolkit=={cuda}", *more))
-    with zipfile.ZipFile(io.BytesIO(wheel.data)) as held:
-        files = {n: held.read(n) for n in held.namelist() if not n.startswith(info)}
-    return make_wheel(
-        folder, "torch", wheel.locked.version, {**files, f"{info}/METADATA": text.encode()}
-    )
-
-
 def upgrade(
     root: Path, config: Path, wheels: list[StandIn], *words: str
 ) -> subprocess.CompletedProcess[str]:
     """`lock --upgrade torch` with an index of these wheels. It is asked for no Python to run."""
-    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, asked):
+    with web_server(index(wheels)) as (url, asked):
         env = {
             **os.environ,
             "NO_COLOR": "1",
@@ -256,12 +265,12 @@ def upgrade(
 def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> None:
     config = small(root, tmp_path)
     before = config.read_text()
-    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
-    other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.txt"
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.json"
+    other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.json"
     for file in (stale, other):
         file.write_text("x")
     wheels = [
-        with_toolkit(torch(tmp_path, "2.99.0", TENSOR, STABLE), tmp_path),
+        torch(tmp_path, "2.99.0", "cuda-toolkit==13.2.1"),
         make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
     ]
     tried = upgrade(root, config, wheels, "--dry-run")
@@ -276,10 +285,10 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     assert f"To review:\n- {line}\n" in done.stdout
     assert "wheel-cu132-torch2.15.0-py313: removed" in done.stdout
     assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
-        "release-cu132-torch2.99.0-py313-arm64.yaml",
-        "release-cu132-torch2.99.0-py313.yaml",
-        "wheel-cu132-torch2.99.0-py313-arm64.txt",
-        "wheel-cu132-torch2.99.0-py313.txt",
+        "release-cu132-torch2.99.0-py313-arm64.json",
+        "release-cu132-torch2.99.0-py313.json",
+        "wheel-cu132-torch2.99.0-py313-arm64.json",
+        "wheel-cu132-torch2.99.0-py313.json",
         other.name,
     ]
     again = upgrade(root, config, wheels)
@@ -291,7 +300,7 @@ def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: P
     config = small(root, tmp_path)
     before = config.read_text()
     wheels = [
-        with_toolkit(make_wheel(tmp_path, "torch", "2.99.0"), tmp_path),
+        make_wheel(tmp_path, "torch", "2.99.0", requires=["cuda-toolkit==13.2.1"]),
         make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
     ]
     done = upgrade(root, config, wheels)

@@ -243,8 +243,18 @@ def test_host_platform_that_is_impossible(
             for torch in ("2.10.0", "2.10")
         ),
         # Of the CUDA version with that torch: CUDA 13.2 only says that 12.8 has it.
-        ("H100", AMD64, {"torch": "2.10.0", "variant": "vllm"}, "vllm has no wheels for CUDA 12.8"),
-        ("H100", AMD64, {"torch": "2.12.1", "variant": "vllm"}, "no wheels of vllm fit torch 2.12"),
+        (
+            "H100",
+            AMD64,
+            {"torch": "2.10.0", "variant": "vllm"},
+            "images.yaml pins no vllm for torch 2.10",
+        ),
+        (
+            "H100",
+            AMD64,
+            {"torch": "2.12.1", "variant": "vllm"},
+            "images.yaml pins no vllm for torch 2.12",
+        ),
     ],
     ids=str,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,16 +24,16 @@ from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
-from torch_images.errors import LockError, UsageError
+from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, command, repository
 from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.debs import parse_debs, read_debs
-from torch_images.locks.image_lock import image_lock, parse_image_lock
-from torch_images.locks.wheels import best_wheel, parse_wheels, read_wheels, uv_platform
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
+from torch_images.locks.wheels import read_wheels
 from torch_images.oci import layout
 from torch_images.platforms import AMD64, ARM64, PLATFORMS, native, of_machine
 from torch_images.verify.verify import claim
@@ -59,7 +58,7 @@ def test_bytecode_is_made_by_the_python_of_the_image(
 ) -> None:
     """The engine's own base is faster than an emulator, if it has the same Python."""
     spec = choose(config, platform=ARM64.name)
-    lock = read_debs(root / "locks" / "base-trixie-arm64.txt")
+    lock = read(DebLock, root / "locks" / "base-trixie-arm64.json")
     if not same:
         older = tuple(
             dataclasses.replace(deb, version="3.13.0-1")
@@ -162,65 +161,12 @@ def test_tools_of_python_alone_have_one_lock(config: Config, root: Path) -> None
     assert native_ == {"tools-build", "tools-code"}
     assert {f"{name}-arm64" for name in native_} < {i.name for i in inputs(config, "tools-*")}
     for name in TOOLS.keys() - native_:
-        for wheel in read_wheels(root / "locks" / f"{name}.txt").wheels:
+        for wheel in read_wheels(root / "locks" / f"{name}.json").wheels:
             assert wheel.filename.endswith("-none-any.whl")
 
 
-def test_wheels_of_a_platform() -> None:
-    arm = "a-1-cp311-cp311-manylinux_2_28_aarch64.whl"
-    legacy = "a-1-cp311-cp311-manylinux2014_aarch64.whl"
-    amd, old = arm.replace("aarch64", "x86_64"), "a-1-cp311-cp311-manylinux1_x86_64.whl"
-    assert best_wheel((amd, arm, legacy), "3.11", ARM64) == arm
-    assert best_wheel((amd, arm, legacy), "3.11") == amd
-    assert best_wheel((legacy,), "3.11", ARM64) == legacy
-    assert best_wheel((old,), "3.11") == old
-    assert best_wheel((old.replace("x86_64", "aarch64"),), "3.11", ARM64) is None
-    assert [uv_platform(p) for p in PLATFORMS] == [
-        "x86_64-manylinux_2_36",
-        "aarch64-manylinux_2_36",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "problem"),
-    [
-        ("wheel", "# platform: linux/arm64\n", "", "is not a wheel for Python 3.13 on linux/amd64"),
-        ("wheel", "linux/arm64", "linux/amd64", "names the platform linux/amd64, which is the def"),
-        ("wheel", "linux/arm64", "linux/mips", "unknown platform 'linux/mips'"),
-        ("base", "# platform: linux/arm64\n", "", "_arm64.deb is not a package for linux/amd64"),
-        ("base", "linux/arm64", "arm64", "unknown platform 'arm64'"),
-    ],
-)
-def test_a_lock_of_another_platform_is_refused(
-    root: Path, file: str, old: str, new: str, problem: str
-) -> None:
-    name = {"wheel": "wheel-cu130-torch2.14.1-py313-arm64", "base": "base-trixie-arm64"}[file]
-    text = (root / "locks" / f"{name}.txt").read_text()
-    assert old in text
-    parse: Callable[[str, str], Any] = parse_wheels if file == "wheel" else parse_debs
-    assert parse(text, name).platform == ARM64
-    with pytest.raises(LockError, match=problem):
-        parse(text.replace(old, new), name)
-
-
-def test_a_lock_in_the_place_of_another_platforms(
-    config: Config, tmp_path: Path, root: Path
-) -> None:
-    """What a copied file has is valid by itself, and not what was asked for."""
-    arm, name, held = specs(config)[1], "base-trixie-arm64.txt", root / "locks" / "base-trixie.txt"
-    texts = image_lock(config, arm, root / "locks").texts()
-    assert parse_image_lock(texts).platform == ARM64
-    mixed = {name: text for name, text in texts.items() if not name.startswith("base-")}
-    with pytest.raises(LockError, match=r"arm64 is for linux/arm64, base-trixie for linux/amd64"):
-        parse_image_lock({**mixed, held.name: held.read_text()})
-    for path in (root / "locks").iterdir():
-        (tmp_path / path.name).symlink_to(held if path.name == name else path)
-    with pytest.raises(LockError, match=rf"^locks/{name} is for linux/amd64, expected linux/arm64"):
-        image_lock(config, arm, tmp_path)
-
-
 def test_a_base_is_bootstrapped_for_its_platform(config: Config, root: Path) -> None:
-    lock = read_debs(root / "locks" / "base-trixie-arm64.txt")
+    lock = read(DebLock, root / "locks" / "base-trixie-arm64.json")
     words = command(specs(config)[1].base, lock, Path("/t"), "http://x", ())
     assert "--architectures=arm64" in words
     files = repository("trixie", {}, ARM64)

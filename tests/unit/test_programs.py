@@ -25,7 +25,7 @@ CLAIM: dict[str, Any] = {
     "system": "debian trixie",
     "platform": "linux/amd64",
     "packages": {"torch": "2.14.1", "pip": "26.0", "sympy": "1.14"},
-    "locks": {"wheel-cu130.txt": "one"},
+    "locks": {"wheel-cu130.json": "one"},
     "id": "cu130",
 }
 
@@ -51,7 +51,7 @@ def keep(space: Workspace, *, emulated: bool = False) -> None:
     [
         {"id": "cu130-sm90"},
         {"packages": {**CLAIM["packages"], "sympy": "1.15"}},
-        {"locks": {"wheel-cu130.txt": "two"}},
+        {"locks": {"wheel-cu130.json": "two"}},
     ],
     ids=str,
 )
@@ -70,7 +70,7 @@ def test_other_images_of_a_torch_have_its_record(space: Workspace, change: dict[
         {"platform": "linux/arm64"},
         {"packages": {**CLAIM["packages"], "pip": "27.0"}},
         {"packages": {**CLAIM["packages"], "flash-attn-4": "4.0"}},
-        {"locks": {"source-torch.txt": "a commit"}},
+        {"locks": {"source-torch.json": "a commit"}},
     ],
     ids=str,
 )

@@ -94,7 +94,7 @@ def test_locks_of_ones_own_are_not_the_packages(root: Path, site: Path, tmp_path
 
 def test_an_installed_command_does_not_write_the_packages_locks(site: Path, folder: Path) -> None:
     locks = site / "torch_images" / "project" / "locks"
-    (locks / "tools-build.txt").unlink()  # what is missing is what `lock` would write
+    (locks / "tools-build.json").unlink()  # what is missing is what `lock` would write
     before = sorted(locks.iterdir())
     done = run(site, folder, "lock", "--select", "tools-build")
     assert done.returncode == 2

@@ -11,7 +11,12 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_requests import (
+    BaseRequest,
+    LockRequest,
+    SourceRequest,
+    WheelRequest,
+)
 from torch_images.config.types import Base, Source
 from torch_images.errors import LockError
 from torch_images.fetch import update
@@ -19,15 +24,16 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import Finding, require
 from torch_images.host.network import Network
-from torch_images.locks.debs import DebLock, LockedDeb, format_debs
-from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock, format_sources
-from torch_images.locks.wheels import LockedWheel, WheelLock, format_wheels
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.files import dumps
+from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
+from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.platforms import AMD64, Platform
 
 
-def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
+def check(item: LockRequest, folder: Path, resolver: Resolver) -> tuple[Finding, ...]:
     with PackageIndex(resolver.network) as index:
-        return update.check(item, folder, resolver, cache, index)
+        return update.check(item, folder, resolver, index)
 
 
 TODAY = datetime.date(2026, 1, 1)
@@ -89,7 +95,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         request=("same",),
         wheels=tuple(wheel(name) for name in names),
     )
-    (tmp_path / "w.txt").write_text(format_wheels(lock))
+    (tmp_path / "w.json").write_text(dumps(lock))
     fresh = dataclasses.replace(
         lock,
         wheels=tuple(
@@ -103,8 +109,8 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages["/simple/yanked/"] = page(wheel("yanked"), extra=' data-yanked="broken"')
     with web_server(pages) as (url, _):
         network = Network(index=f"{url}/simple")
-        item = LockRequest(name="w", request=("same",), python="3.11")
-        findings = check(item, tmp_path, sources(network), tmp_path)
+        item = WheelRequest(name="w", request=("same",), python="3.11")
+        findings = check(item, tmp_path, sources(network))
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{ALTERED}"),
         "gone": ("vanished", "the index has no gone-1-py3-none-any.whl"),
@@ -124,11 +130,11 @@ def test_what_cannot_be_resolved_any_more_is_still_looked_up(
     lock = WheelLock(
         name="w", date=TODAY, python="3.11", request=("a",), wheels=(wheel("a"), wheel("b"))
     )
-    (tmp_path / "w.txt").write_text(format_wheels(lock))
+    (tmp_path / "w.json").write_text(dumps(lock))
     monkeypatch.setattr(update, "resolve", fail)
     with web_server({"/simple/b/": page(wheel("b"))}) as (url, _):
-        item = LockRequest(name="w", request=("a",), python="3.11")
-        findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")), tmp_path)
+        item = WheelRequest(name="w", request=("a",), python="3.11")
+        findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")))
     assert [f.state for f in findings] == ["vanished", "unchanged"]
 
 
@@ -156,7 +162,7 @@ def debs(*found: LockedDeb) -> DebLock:
 def test_packages(tmp_path: Path) -> None:
     locked = ("altered", "dropped", "kept", "newer", "same", "unneeded")
     lock = debs(*(deb(name) for name in locked))
-    (tmp_path / "base-x.txt").write_text(format_debs(lock))
+    (tmp_path / "base-x.json").write_text(dumps(lock))
     latest = debs(
         deb("altered", sha256="f" * 64),
         deb("dropped", "2"),
@@ -168,9 +174,9 @@ def test_packages(tmp_path: Path) -> None:
     files["/snapshots/debian/20260101T235959Z/pool/kept_1_all.deb"] = b""
     with web_server(files) as (url, _):
         base = dataclasses.replace(BASE, snapshot=f"{url}/snapshots")
-        item = LockRequest(name="base-x", request=("a",), base=base)
+        item = BaseRequest(name="base-x", request=("a",), base=base)
         facts = sources(latest=latest, mirror=f"{url}/debian")
-        findings = check(item, tmp_path, facts, tmp_path)
+        findings = check(item, tmp_path, facts)
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
         "dropped": ("vanished", "-> 2"),
@@ -194,11 +200,11 @@ def test_a_source_is_asked_for_and_not_downloaded(tmp_path: Path) -> None:
         lock = SourceLock(
             name="source-x", date=TODAY, request=request, trees=(tree,), archives=archives
         )
-        (tmp_path / "source-x.txt").write_text(format_sources(lock))
-        item = LockRequest(
+        (tmp_path / "source-x.json").write_text(dumps(lock))
+        item = SourceRequest(
             name="source-x", request=request, source=Source(name="x", description="")
         )
-        found = check(item, tmp_path, sources(), tmp_path)
+        found = check(item, tmp_path, sources())
     assert states(found) == {
         "a": ("unchanged", ""),
         "b": ("altered", "expected 3 bytes, found 5"),

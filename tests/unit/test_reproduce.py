@@ -68,12 +68,12 @@ def test_a_copy_has_the_images_and_locks_in_use(
     for folder, text in ((workspace.root, "the project's"), (mine, "mine")):
         (folder / "locks").mkdir(parents=True)
         (folder / "images.yaml").write_text(text)
-        (folder / "locks" / f"{folder.name}.txt").write_text(text)
+        (folder / "locks" / f"{folder.name}.json").write_text(text)
     monkeypatch.setenv("TORCH_IMAGES_CONFIG", str(mine / "images.yaml"))
     copy = tmp_path / "room" / "copy"
     _copy(replace(workspace, locks=mine / "locks"), copy)
     assert (copy / "images.yaml").read_text() == "mine"
-    assert [path.name for path in (copy / "locks").iterdir()] == ["mine.txt"]
+    assert [path.name for path in (copy / "locks").iterdir()] == ["mine.json"]
 
 
 @pytest.mark.parametrize(

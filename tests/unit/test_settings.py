@@ -12,7 +12,7 @@ from tests.releases import T130
 from torch_images.arch import Capability
 from torch_images.config.choose import choose
 from torch_images.config.extras import Extra, Variant
-from torch_images.config.release import Facts, Fit, Release
+from torch_images.config.release import Facts, Release
 from torch_images.config.selection import find_image, select
 from torch_images.config.types import (
     Architecture,
@@ -46,8 +46,7 @@ SOURCE = Source(name="s", description="")
 EXTRA = Extra(
     name="e",
     description="",
-    wheels=(("13.0", ("e==1", "f")),),
-    fit="required",
+    pins=(("2.11", ("e==1.2",)), ("2.10", ())),
     arches=("9.0", "8.0"),
 )
 FACTS = Facts(
@@ -56,13 +55,9 @@ FACTS = Facts(
     python="3.11",
     arches=(Capability(9, 0),),
     features=("x",),
-    fits=(Fit(extra="e", wheels=("e==1.2",), reason="it does"),),
 )
 RELEASE = Release(version="2.11.0", facts=FACTS)
-LACKING = Release(
-    version="2.12.0",
-    facts=replace(FACTS, fits=(Fit(extra="e", wheels=(), reason="it is too old"),)),
-)
+LACKING = Release(version="2.12.0", facts=FACTS)
 
 
 def test_what_a_build_is_told_tells_sources_apart() -> None:
@@ -85,9 +80,8 @@ def test_what_a_build_is_told_tells_sources_apart() -> None:
     [
         ("13.0", RELEASE, ("9.0",), None),
         ("13.0", RELEASE, (), None),
-        ("13.0", Release(version="2.12.0"), (), None),
-        ("12.8", RELEASE, (), "e has no wheels for CUDA 12.8"),
-        ("13.0", LACKING, (), "no wheels of e fit torch 2.12.0: it is too old"),
+        ("13.0", LACKING, (), "images.yaml pins no e for torch 2.12.0"),
+        ("13.0", Release(version="2.10.1"), (), None),  # built without it
         ("13.0", None, (), "the wheels of e are compiled for published releases of torch"),
         ("13.0", RELEASE, ("9.0", "12.0"), "the wheels of e have code for 9.0, 8.0 only"),
         ("13.0", RELEASE, ("8.6", "8.9"), None),  # they run code for 8.0
@@ -98,19 +92,24 @@ def test_why_an_image_cannot_have_an_extra(
     cuda: str, release: Release | None, arches: tuple[str, ...], why: str | None
 ) -> None:
     assert EXTRA.refusal(cuda, release, arches) == why
-    anywhere = replace(EXTRA, fit="", arches=())
+    anywhere = replace(EXTRA, pins=(), wheels=(("13.0", ("e",)),), arches=())
     assert anywhere.refusal("13.0", release, arches) is None
-    if release is LACKING:
-        assert replace(EXTRA, fit="optional").refusal(cuda, release, arches) is None
+    assert anywhere.refusal("12.8", release, arches) == "e has no wheels for CUDA 12.8"
 
 
-def test_what_is_asked_for_of_an_extra() -> None:
-    """What fits the release, where that is known; nothing where nothing fits."""
-    assert EXTRA.requirements("13.0", RELEASE) == ("e==1.2",)
-    assert EXTRA.requirements("13.0", LACKING) == ()
-    assert EXTRA.requirements("13.0", Release(version="2.13.0")) == ("e==1", "f")
-    assert EXTRA.requirements("12.8", Release(version="2.13.0")) == ()
-    assert replace(EXTRA, fit="").requirements("13.0", RELEASE) == ("e==1", "f")
+def test_pins_are_of_a_minor_version_or_of_one_release() -> None:
+    extra = replace(EXTRA, pins=(("2.11", ("e==1",)), ("2.11.2", ("e==2",)), ("2.12", ())))
+    torches = ("2.11.0", "2.11.2", "2.12.0", "2.13.0")
+    assert [extra.pinned(torch) for torch in torches] == [("e==1",), ("e==2",), (), None]
+    assert [extra.requirements("13.0", torch) for torch in torches] == [
+        ("e==1",),
+        ("e==2",),
+        (),
+        (),
+    ]
+    plain = replace(EXTRA, pins=(), wheels=(("13.0", ("e>=1", "f")),))
+    assert plain.requirements("13.0", "2.13.0") == ("e>=1", "f")
+    assert plain.requirements("12.8", "2.13.0") == ()
 
 
 def test_architectures_that_a_release_lacks() -> None:

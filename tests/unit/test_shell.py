@@ -96,7 +96,7 @@ def test_a_shell_that_lost_the_images_variables_refuses_what_the_image_refuses(
     """Poetry would fetch gigabytes of CUDA libraries before it refuses torch."""
     spec = choose(config, **axes)
     lock = image_lock(config, spec, root / "locks")
-    (hook / "constraints.txt").write_text(constraints(spec, lock))
+    (hook / "constraints.txt").write_text(constraints(config, spec, lock))
     variables = " ".join(f"${{{name}}}" for name in sorted(refusals(lock)))
     command = [f"/bin/{shell}", "-euc", f'. {hook}/shell.sh; echo "{variables}"']
     done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)

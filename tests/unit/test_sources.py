@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.releases import F130
 from tests.servers import closed_port, web_server
@@ -19,60 +17,10 @@ from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import checkout, toolchain
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.image_lock import image_lock, parse_image_lock, with_locked_trees
-from torch_images.locks.sources import (
-    LockedArchive,
-    LockedTree,
-    SourceLock,
-    format_sources,
-    parse_sources,
-)
+from torch_images.locks.image_lock import image_lock, with_locked_trees
+from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
 
 DAY = dt.date(2026, 11, 21)
-WORDS = st.from_regex(r"[a-h0-9][a-h.0-9-]{0,11}", fullmatch=True)
-VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(a[0-9])?", fullmatch=True)
-HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
-TREES = st.builds(
-    LockedTree,
-    name=st.sampled_from(["torch", "triton"]),
-    version=VERSIONS,
-    repository=WORDS.map("https://host/{}".format),
-    commit=HEX.map(lambda text: text[:40]),
-)
-ARCHIVES = st.builds(
-    LockedArchive,
-    name=st.sampled_from(["llvm", "json", "cuda_nvcc"]),
-    version=WORDS,
-    url=WORDS.map("https://host/{}".format),
-    size=st.integers(0, 10**10),
-    sha256=HEX,
-)
-
-
-@given(
-    st.lists(TREES, max_size=3, unique_by=lambda tree: tree.name),
-    st.lists(ARCHIVES, max_size=3, unique_by=(lambda a: a.name, lambda a: a.filename)),
-    st.booleans(),
-)
-def test_a_lock_survives_its_text(
-    trees: list[LockedTree], archives: list[LockedArchive], unlocked: bool
-) -> None:
-    lock = SourceLock(
-        name="source-x",
-        date=DAY,
-        request=("torch@1",),
-        trees=tuple(sorted(trees)),
-        archives=tuple(sorted(archives)),
-        unlocked=unlocked,
-        build="b" * 64 if unlocked else "",
-    )
-    assert parse_sources(format_sources(lock), "source-x") == lock
-
-
-def test_a_damaged_lock() -> None:
-    text = "# date: 2026-11-21\n# 1 bytes, https://x\ntorch==1 git:abc\n"
-    with pytest.raises(LockError, match="not a locked input: torch==1 git:abc; run `invoke lock"):
-        parse_sources(text, "source-fork")
 
 
 def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
@@ -81,7 +29,6 @@ def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
         choose(config, source="fork", arch="12.0", cuda="12.8"),
     ):
         lock = image_lock(config, spec, root / "locks")
-        assert parse_image_lock(lock.texts()) == lock
         assert not {"torch", "triton"} & lock.wheels.versions().keys()
         assert with_locked_trees(spec, lock) == spec
         assert lock.tools is not None

@@ -10,17 +10,17 @@ import pytest
 from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.lock_requests import (
-    LockRequest,
+    FactsRequest,
     facts_input,
     image_inputs,
     locked_images,
 )
-from torch_images.config.lock_selection import first, inputs, select
-from torch_images.config.release import Fit
+from torch_images.config.lock_selection import inputs, select, steps
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
+from torch_images.locks.facts import FactsLock, with_facts
+from torch_images.locks.files import dumps, read
 from torch_images.locks.image_lock import image_lock
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
@@ -33,7 +33,7 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
     assert str(caught.value) == (
-        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.txt does not exist; "
+        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.json does not exist; "
         f"run `invoke lock --select {UNLISTED}`"
     )
 
@@ -60,52 +60,24 @@ def test_a_lock_of_its_own_is_selected_by_its_name(config: Config) -> None:
     assert "wheel-cu128-torch2.10.0-py311-pod" not in listed
 
 
-def test_what_others_need_comes_first(config: Config) -> None:
-    """The variant's wheels keep the versions of the plain lock, and facts say which they are."""
-    items, steps = list(inputs(config, UNLISTED)), []
-    while items:
-        steps.append({item.name.partition("-")[0] for item in first(items)})
-        items = [item for item in items if item not in first(items)]
-    assert steps == [{"base", "wheel"}, {"release"}, {"wheel"}]
+def test_plain_locks_are_resolved_first(config: Config) -> None:
+    """The variant's wheels keep the versions of the plain lock."""
+    kinds = [{i.name.partition("-")[0] for i in step} for step in steps(inputs(config, UNLISTED))]
+    assert kinds == [{"base", "wheel"}, {"release"}, {"wheel"}]
 
 
-def asked(config: Config, image: str) -> LockRequest:
+def asked(config: Config, image: str) -> FactsRequest:
     return facts_input(config, find_image(config, image))
 
 
-def extras(item: LockRequest) -> list[str]:
-    assert item.probe
-    return [extra.name for extra in item.probe.extras]
-
-
-def test_its_extras_are_made_to_fit_its_torch(config: Config) -> None:
-    """The newest torchao and torchaudio were taken, which are for CUDA 13."""
-    plain = asked(config, "cu128-torch2.10.0-bookworm-runtime")
-    assert (plain.request, extras(plain)) == (("torch==2.10.0",), [])
-    pod = asked(config, POD)
-    assert pod.name == plain.name
-    assert extras(pod) == ["torchao", "vision", "xformers"]
-    assert "vision=torchvision>=0.25+torchaudio>=2.10" in pod.request
-    assert [extras(item) for item in inputs(config, POD) if item.probe] == [extras(pod)]
+def test_an_unlisted_image_has_the_pins_of_its_torch(config: Config) -> None:
+    """The newest torchao and torchaudio are for CUDA 13."""
+    [wheels] = inputs(config, "wheel-cu128-torch2.10.0-py311-pod")
+    assert {"torchaudio==2.10.0", "torchvision==0.25.0", "xformers==0.0.35"} <= {*wheels.request}
 
 
 def locked(folder: Path, lock: FactsLock) -> None:
-    (folder / f"{lock.name}.yaml").write_text(format_facts(lock))
-
-
-def test_what_was_once_made_to_fit_stays(config: Config, root: Path, tmp_path: Path) -> None:
-    """Else the next `invoke lock` would take it away from images that the catalogue lacks."""
-    pod = asked(config, POD)
-    held = read_facts(pod.path(root / "locks"))
-    vision = Fit(extra="vision", wheels=("torchvision==0.25.0",), reason="it fits")
-    held = replace(held, request=pod.request, facts=replace(held.facts, fits=(vision,)))
-    locked(tmp_path, held)
-    after = with_facts(config, tmp_path)
-    assert after.facts == (held.facts,)
-    assert extras(asked(after, "cu128-torch2.10.0-bookworm-runtime")) == ["vision"]
-    other = replace(config.extras[0], name="vision", wheels=(("12.8", ("torchvision>=9",)),))
-    changed = replace(config, extras=(other, *(x for x in config.extras if x.name != "vision")))
-    assert with_facts(changed, tmp_path).facts == (replace(held.facts, fits=()),)
+    (folder / f"{lock.name}.json").write_text(dumps(lock))
 
 
 def test_the_facts_of_an_unlisted_release_are_known(
@@ -113,10 +85,10 @@ def test_the_facts_of_an_unlisted_release_are_known(
 ) -> None:
     """An older release on a base that only the newest one is listed for."""
     image = "cu130-torch2.12.1-bookworm-runtime"
-    lock = read_facts(asked(config, UNLISTED).path(root / "locks"))
-    facts = replace(lock.facts, python="3.11", fits=())
+    lock = read(FactsLock, asked(config, UNLISTED).path(root / "locks"))
+    facts = replace(lock.facts, python="3.11")
     name = asked(config, image).name
-    locked(tmp_path, replace(lock, name=name, request=("torch==2.12.1",), facts=facts))
+    locked(tmp_path, replace(lock, name=name, facts=facts))
     assert find_image(config, image).release.facts is None
     assert find_image(with_facts(config, tmp_path), image).release.facts == facts
 
@@ -157,30 +129,3 @@ def test_an_architecture_without_code_of_its_own_has_no_image_of_its_own(config:
     assert "8.6" in choose(config, platform="linux/arm64").arches
     for arch in ("8.6", "8.9", "10.3"):  # each has kernels of its own there
         assert choose(config, arch=arch, platform="linux/amd64").arches == (arch,)
-
-
-def test_facts_without_its_extras_name_the_image_to_lock(
-    config: Config, root: Path, tmp_path: Path
-) -> None:
-    """The facts alone are locked for the catalogue: their name was said, and changed nothing."""
-    image = "cu130-torch2.14.1-trixie-recsys"
-    for path in (root / "locks").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    held = read_facts(asked(config, image).path(tmp_path))
-    request = tuple(word for word in held.request if not word.startswith("recommenders="))
-    fits = tuple(fit for fit in held.facts.fits if fit.extra != "recommenders")
-    locked(tmp_path, replace(held, request=request, facts=replace(held.facts, fits=fits)))
-    rows = tuple(
-        replace(
-            row,
-            values=tuple((axis, tuple(v for v in vs if v != "recsys")) for axis, vs in row.values),
-        )
-        for row in config.catalogue
-    )
-    unlisted = with_facts(replace(config, catalogue=rows), tmp_path)
-    with pytest.raises(LockError) as caught:
-        image_lock(unlisted, find_image(unlisted, image), tmp_path)
-    assert caught.value.message.startswith(
-        "locks/release-cu130-torch2.14.1-py313.yaml is out of step"
-    )
-    assert caught.value.hint == f"run `invoke lock --select {image}`"

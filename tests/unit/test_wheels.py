@@ -1,106 +1,54 @@
+"""Resolving wheels: the choice of a file, and failures."""
+
 from __future__ import annotations
 
-import dataclasses
 import datetime
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.releases import T128, T130
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
-from torch_images.fetch.resolve import Requirements, resolve
+from torch_images.fetch.resolve import Requirements, resolve, select
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import (
-    LockedWheel,
-    WheelLock,
-    best_wheel,
-    format_wheels,
-    parse_wheels,
-    read_wheels,
-)
-
-names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
+from torch_images.locks.wheels import uv_platform
+from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
 
 
-@st.composite
-def wheels(draw: st.DrawFn) -> LockedWheel:
-    """A wheel whose file name says what it is."""
-    name = draw(names)
-    version = draw(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True))
-    tag = draw(st.sampled_from(["py3-none-any", "py2.py3-none-any", "1-cp38-abi3-linux_x86_64"]))
-    return LockedWheel(
-        name=name,
-        version=version,
-        filename=f"{name.replace('-', '_')}-{version}-{tag}.whl",
-        size=draw(st.integers(0, 10**10)),
-        sha256=draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True)),
-        index=draw(st.sampled_from(["", "https://index.example/whl/cu128", "http://127.0.0.1:1"])),
-    )
-
-
-locks = st.builds(
-    WheelLock,
-    name=st.just("x"),
-    request=st.lists(names, unique=True).map(sorted).map(tuple),
-    date=st.dates(datetime.date(1980, 1, 1)),
-    python=st.sampled_from(["3.11", "3.12"]),
-    wheels=st.lists(wheels(), unique_by=lambda w: w.name).map(sorted).map(tuple),
-)
-
-
-@given(locks)
-def test_reads_what_it_writes(lock: WheelLock) -> None:
-    assert parse_wheels(format_wheels(lock), "x") == lock
-
-
-@given(locks, st.randoms())
-def test_the_order_of_wheels_does_not_matter(lock: WheelLock, random: object) -> None:
-    shuffled = list(lock.wheels)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    other = dataclasses.replace(lock, wheels=tuple(shuffled))
-    assert (format_wheels(other), other.digest) == (format_wheels(lock), lock.digest)
-
-
-@given(st.text())
-def test_other_text_is_one_line(text: str) -> None:
-    with pytest.raises(LockError) as caught:
-        parse_wheels(text, "x")
-    assert str(caught.value).startswith("locks/x.txt")
-    assert "\n" not in str(caught.value)
+def chosen(files: tuple[str, ...], platform: Platform) -> str:
+    """The file that is taken from a pylock.toml with these files."""
+    wheels = [{"url": f"https://host/{file}", "hashes": {"sha256": "0" * 64}} for file in files]
+    package = {"name": "a", "version": "1", "wheels": wheels}
+    document = {"lock-version": "1.0", "created-by": "uv", "packages": [package]}
+    [(_, wheel)] = select(document, "3.11", platform)
+    return wheel.filename
 
 
 @pytest.mark.parametrize(
-    "name", [f"wheel-cu130-torch{T130}-py313", f"wheel-cu128-torch{T128}-py311", "tools-build"]
-)
-def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
-    lock = read_wheels(root / "locks" / f"{name}.txt")
-    assert lock.wheels
-    assert len({w.name for w in lock.wheels}) == len(lock.wheels)
-    assert all(best_wheel((w.filename,), lock.python) == w.filename for w in lock.wheels)
-
-
-def test_a_missing_lock(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="does not exist; run `invoke lock --select none`"):
-        read_wheels(tmp_path / "none.txt")
-
-
-@pytest.mark.parametrize(
-    ("files", "best"),
+    ("files", "amd", "arm"),
     [
-        (("a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
-        (("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"), 0),
-        (("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "a-1-3-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
-        (("a-1-cp39-abi3-manylinux2014_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"), 0),
-        (("a-1-cp311-cp311-manylinux_2_37_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None),
-        (("nonsense.whl", "a-1.tar.gz"), None),
+        (("a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"), 1, 0),
+        (("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"), 0, None),
+        (("a-1-cp39-abi3-manylinux2014_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"), 0, None),
+        (("a-1-cp311-cp311-manylinux_2_37_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None, None),
+        (("a-1-cp311-cp311-manylinux2014_aarch64.whl", "a-1-cp311-cp311-manylinux_2_28_aarch64.whl"), None, 1),
+        (("a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp311-cp311-manylinux1_aarch64.whl"), 0, None),
     ],
 )  # fmt: skip
-def test_best_wheel(files: tuple[str, ...], best: int | None) -> None:
-    assert best_wheel(files, "3.11") == (None if best is None else files[best])
-    assert best_wheel(files[::-1], "3.11") == (None if best is None else files[best])
+def test_the_best_wheel_is_taken(files: tuple[str, ...], amd: int | None, arm: int | None) -> None:
+    for platform, place in ((AMD64, amd), (ARM64, arm)):
+        for given in (files, files[::-1]):
+            if place is None:
+                with pytest.raises(LockError, match=r"no wheel for Python 3\.11"):
+                    chosen(given, platform)
+            else:
+                assert chosen(given, platform) == files[place]
+
+
+def test_uv_resolves_for_the_oldest_glibc() -> None:
+    assert [uv_platform(p) for p in PLATFORMS] == [
+        "x86_64-manylinux_2_36",
+        "aarch64-manylinux_2_36",
+    ]
 
 
 class Failing(Runner):

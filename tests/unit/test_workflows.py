@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -25,6 +26,8 @@ from torch_images.cli.collection import VERBS
 from torch_images.cli.parser import parse
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.files import dumps
 
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
 ACTIONS = sorted(GITHUB.glob("actions/*/action.yml"))
@@ -254,7 +257,7 @@ echo "inv $*" >>"$CALLS"
 case "$*" in
   "matrix --untested") echo none ;;
   *"--upgrade torch") echo "torch: nothing is newer" ; exit "${UPGRADE:-0}" ;;
-  *"--renew --all") echo newer >locks/a.txt && printf 'To review:\\n- x\\n' ; exit "${RENEW:-0}" ;;
+  *"--renew --all") echo newer >locks/a.json && printf 'To review:\\n- x\\n' ; exit "${RENEW:-0}" ;;
   *"--check") echo vanished ; exit "${CHECK:-0}" ;;
   *"--stale"*) echo line >docs/ledger.csv ;;
 esac
@@ -273,7 +276,7 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         path.write_text(f"#!/usr/bin/env bash\n{text}")
         path.chmod(0o755)
     shutil.copy(ROOT / "scripts" / "lock-changes", repository / "scripts")
-    for name in ("images.yaml", "README.md", "docs/build.md", "docs/ledger.csv", "locks/a.txt"):
+    for name in ("images.yaml", "README.md", "docs/build.md", "docs/ledger.csv", "locks/a.json"):
         (repository / name).write_text(f"{name}\n")
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -347,20 +350,28 @@ def test_the_notes_of_a_release_are_what_changed_in_the_locks(runner: Run, tmp_p
     assert runner(step).returncode == 0
     notes = tmp_path / "repository" / "notes.md"
     assert notes.read_text() == "The first release.\n"
-    sha = "0" * 64
     for name, version in (("v1", "1.0"), ("v2", "2.0~rc1")):
         for lock in ("base-a", "base-b"):
-            text = f"# date: x\nlib={version} sha256:{sha}\n"
-            text += f"gone==1 --hash=sha256:{sha}\n" if (name, lock) == ("v1", "base-b") else ""
-            (tmp_path / "repository" / "locks" / f"{lock}.txt").write_text(text)
+            versions = {"a": "1", "lib": version, "same": "1"}
+            versions |= {"zone": "1"} if (name, lock) == ("v1", "base-b") else {}
+            made = DebLock(
+                name=lock,
+                date=dt.date(2026, 1, 1),
+                request=(),
+                debs=tuple(
+                    LockedDeb(name=n, version=v, archive="x", path=f"{n}.deb", sha256="0" * 64)
+                    for n, v in versions.items()
+                ),
+            )
+            (tmp_path / "repository" / "locks" / f"{lock}.json").write_text(dumps(made))
         done = runner(f"git add . && git commit -qm {name} && git tag {name}")
         assert done.returncode == 0, done.stderr
     assert runner(step, LAST="v1").returncode == 0
     assert notes.read_text().splitlines() == [
         "Inputs that changed since v1:",
         "",
-        "- gone 1 -> none (base-b)",
         "- lib 1.0 -> 2.0~rc1 (base-a, base-b)",
+        "- zone 1 -> none (base-b)",
     ]
 
 

@@ -25,7 +25,8 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
-from torch_images.locks.debs import DebLock, read_debs
+from torch_images.locks.debs import DebLock
+from torch_images.locks.files import read
 from torch_images.locks.sources import SourceLock
 from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
@@ -163,7 +164,7 @@ class Preparer:
         if self._options.builder or not self._engine or spec.platform == self._engine.platform():
             return own
         same = replace(spec, platform=self._engine.platform())
-        lock = read_debs(base_input(same).path(self._workspace.locks))
+        lock = read(DebLock, base_input(same).path(self._workspace.locks))
         python = f"python{spec.base.python}-minimal"  # the package with the interpreter
         if lock.versions().get(python) != own.lock.versions().get(python):
             return own

@@ -125,9 +125,9 @@ def render(
     facts = image_facts(config, spec, matrix(config))
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
-    held = constraints(spec, lock)
+    held = constraints(config, spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
-    lines = project(spec, lock)
+    lines = project(config, spec, lock)
     files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
     for name, recipe in compiled.items():
         text = json.dumps(recipe, indent=1) + "\n"
@@ -240,7 +240,7 @@ def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[s
 
 def _text_of(lock: ImageLock, name: str) -> str:
     """The path of a lock in the context, with its SHA-256."""
-    file = f"{name}.txt"
+    file = f"{name}.json"
     return f"lock/{file} sha256:{hashlib.sha256(lock.texts()[file].encode()).hexdigest()}."
 
 

@@ -150,7 +150,7 @@ def _supplied(image: ImagePlan, folders: set[str]) -> dict[str, tuple[Supply, ..
     tools = Supply(
         kind="context",
         name=TOOLS,
-        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.txt",
+        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.json",
     )
     return {
         "supplies": tuple(s for s in (*listed, tools) if s.name in folders),

@@ -29,19 +29,19 @@ def supplies(lock: ImageLock) -> tuple[Supply, ...]:
             f"{tree.name}-tree": f"the tree {tree.repository}, see the stage `compile-{tree.name}`"
             for tree in lock.sources.trees
         }
-        contexts["archives"] = f"what the trees would download, locks/{lock.sources.name}.txt"
+        contexts["archives"] = f"what the trees would download, locks/{lock.sources.name}.json"
     if lock.tool_debs:
-        contexts["tool-debs"] = f"packages for compiling, locks/{lock.tool_debs.name}.txt"
+        contexts["tool-debs"] = f"packages for compiling, locks/{lock.tool_debs.name}.json"
     if lock.toolkit:
-        contexts["toolkit"] = f"NVIDIA's archives of CUDA, locks/{lock.toolkit.name}.txt"
+        contexts["toolkit"] = f"NVIDIA's archives of CUDA, locks/{lock.toolkit.name}.json"
     if lock.extra_debs:
-        contexts["added"] = f"packages of the variant, locks/{lock.extra_debs.name}.txt"
+        contexts["added"] = f"packages of the variant, locks/{lock.extra_debs.name}.json"
     if lock.compat:
-        contexts["compat"] = f"NVIDIA's driver libraries, locks/{lock.compat.name}.txt"
+        contexts["compat"] = f"NVIDIA's driver libraries, locks/{lock.compat.name}.json"
     if lock.platform != AMD64:
         contexts["native"] = "a base for the processor of the builder, whose Python makes bytecode"
-    contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.txt"
-    contexts["sbom"] = f"what writes the SBOM, locks/{lock.sbom.name}.txt"
+    contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.json"
+    contexts["sbom"] = f"what writes the SBOM, locks/{lock.sbom.name}.json"
     arguments = {
         "SOURCE_DATE_EPOCH": "the date of the newest lock, in seconds since 1970",
     }

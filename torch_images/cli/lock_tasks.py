@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from torch_images.fetch.update import Finding
     from torch_images.fetch.upgrade import Plan
 
-    # Locks to write, each with whether facts that are there only gain what they lack.
-    Wanted = tuple[tuple[LockRequest, bool], ...]
-
 T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
 
@@ -45,11 +42,12 @@ class Lock(Mirror):
 
 @verb.verb(Lock, example="lock --check")
 def lock(options: Lock) -> verb.Result | None:
-    """Resolve inputs - wheels, Debian packages, images, tools - into locks/.
+    """Resolve inputs - wheels, Debian packages, tools - into locks/.
 
     By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
     or none if one fails.
     """
+    from torch_images.config.lock_selection import inputs
     from torch_images.errors import UsageError
 
     if options.verbose and options.json:
@@ -68,18 +66,11 @@ def lock(options: Lock) -> verb.Result | None:
         return _upgrade(options)
     if options.renew:
         pattern = options.select or "*"
-        return _write(options.mirror, lambda config, _: _chosen(config, pattern), renews=True)
+        return _write(options.mirror, lambda config, _: inputs(config, pattern))
     return _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
 
 
-def _chosen(config: Config, pattern: str) -> Wanted:
-    """All locks that a pattern chooses, to be resolved anew."""
-    from torch_images.config.lock_selection import inputs
-
-    return tuple((item, False) for item in inputs(config, pattern))
-
-
-def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
+def _lacking(config: Config, pattern: str, locks: Path) -> tuple[LockRequest, ...]:
     """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
     from torch_images.config.lock_selection import select
     from torch_images.locks.requested import lacks
@@ -87,24 +78,20 @@ def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
     named, of_images = select(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
-    lacked = (item for item in of_images.values() if lacks(locks, item))
-    return (*((item, False) for item in named.values()), *((item, True) for item in lacked))
+    return (*named.values(), *(item for item in of_images.values() if lacks(locks, item)))
 
 
 def _write(
     mirror: Sequence[str],
-    wanted: Callable[[Config, Path], Wanted],
+    choose: Callable[[Config, Path], Sequence[LockRequest]],
     *,
     plans: Sequence[Plan] = (),
     notes: Sequence[str] = (),
-    renews: bool = False,
 ) -> verb.Result:
-    """Resolve the wanted locks, then write all of them, or none if one fails.
+    """Resolve the chosen locks, then write all of them, or none if one fails.
 
-    `wanted` is asked again after each step, because facts about a release decide what else an image
-    needs. First prints which images of the catalogue change. `plans` are changes to images.yaml,
-    `notes` are for a reviewer. With `plans` or `renews`, removes the locks that the catalogue does
-    not ask for any more.
+    First prints which images of the catalogue change. `plans` are changes to images.yaml, `notes`
+    are for a reviewer. With `plans`, removes the locks that the catalogue does not need any more.
     """
     from torch_images.build.plan import identities
     from torch_images.cli import report
@@ -127,12 +114,10 @@ def _write(
         edited.write_text(text, encoding="utf-8")
         loaded = load_config(edited)
 
-        def current() -> Config:
-            return with_facts(loaded, new.folder, damaged_ok=True)
-
-        lines = _resolve(lambda: wanted(current(), new.folder), new.folder, mirror)
-        after = current()
-        if plans or renews:
+        config = with_facts(loaded, new.folder, damaged_ok=True)
+        lines = _resolve(choose(config, new.folder), new.folder, mirror)
+        after = with_facts(loaded, new.folder, damaged_ok=True)
+        if plans:
             gone = {item.path(new.folder) for item in inputs(before)}
             gone -= {item.path(new.folder) for item in inputs(after)}
             for file in sorted(file for file in gone if file.exists()):
@@ -150,39 +135,28 @@ def _write(
     return verb.Result(text="\n".join(lines))
 
 
-def _resolve(wanted: Callable[[], Wanted], folder: Path, mirror: Sequence[str]) -> list[str]:
-    """Write the wanted locks into a folder; a line about each. Raises the last error of a step."""
-    from torch_images.config.lock_selection import first
-
-    lines: dict[str, str] = {}
-    while asked := {item.name: (item, add) for item, add in wanted() if item.name not in lines}:
-        items = first([item for item, _ in asked.values()])
-        done = _resolve_step([asked[item.name] for item in items], folder, mirror)
-        lines |= zip((item.name for item in items), done, strict=True)
-    return list(lines.values())
-
-
-def _resolve_step(
-    asked: Sequence[tuple[LockRequest, bool]], folder: Path, mirror: Sequence[str]
-) -> Sequence[str]:
-    """Write locks that do not need each other, in parallel; a line about each."""
+def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) -> list[str]:
+    """Write locks into a folder; a line about each. Raises the last error of a step."""
     from torch_images.cli import report
+    from torch_images.config.lock_requests import FactsRequest
+    from torch_images.config.lock_selection import steps
     from torch_images.fetch.update import resolve_input
-    from torch_images.locks.image_lock import update
+    from torch_images.locks.files import update
 
-    items, adds = [item for item, _ in asked], {item.name: add for item, add in asked}
     resolver, cache = _resolver(items, mirror), verb.workspace().cache
     errors: list[TorchImagesError] = []
 
     def write(item: LockRequest) -> str:
-        resolved = resolve_input(item, folder, resolver, cache, add=adds[item.name])
+        resolved = resolve_input(item, folder, resolver, cache)
         return report.locked(item.name, resolved, changed=update(item.path(folder), resolved))
 
-    # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
-    at_once = 1 if items[0].probe else _AT_ONCE
-    lines = list(_side_by_side(items, write, errors, at_once=at_once, progress="resolved"))
-    if errors:
-        raise errors[-1]
+    lines: list[str] = []
+    for step in steps(items):
+        # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
+        at_once = 1 if any(isinstance(item, FactsRequest) for item in step) else _AT_ONCE
+        lines += _side_by_side(step, write, errors, at_once=at_once, progress="resolved")
+        if errors:
+            raise errors[-1]
     return lines
 
 
@@ -196,6 +170,7 @@ def _check(options: Lock) -> verb.Result:
     from torch_images.fetch.newer import newer
     from torch_images.fetch.packageindex import PackageIndex
     from torch_images.fetch.update import check, require
+    from torch_images.host.runner import Runner
 
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
@@ -205,13 +180,13 @@ def _check(options: Lock) -> verb.Result:
     with PackageIndex(workspace.network) as index:
 
         def look(item: LockRequest) -> tuple[Finding, ...]:
-            return check(item, workspace.locks, resolver, workspace.cache, index)
+            return check(item, workspace.locks, resolver, index)
 
         for checked in _side_by_side(items, look, errors, progress="checked"):
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network)
+            findings += newer(config, workspace.network, Runner())
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
@@ -270,11 +245,11 @@ def _upgrade(options: Lock) -> verb.Result:
         return verb.Result(text="\n".join(lines) or "torch: nothing is newer")
     names = [_names(one.cuda, torch) for one in plans for torch in one.added]
 
-    def wanted(config: Config, locks: Path) -> Wanted:
+    def added(config: Config, locks: Path) -> Sequence[LockRequest]:
         lacking = _lacking(config, "", locks)
-        return tuple(w for w in lacking if any(fnmatchcase(w[0].name, name) for name in names))
+        return [item for item in lacking if any(fnmatchcase(item.name, name) for name in names)]
 
-    return _write(options.mirror, wanted, plans=plans, notes=notes)
+    return _write(options.mirror, added, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
@@ -301,11 +276,13 @@ def _names(cuda: str, torch: str) -> str:
 
 def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
     """A resolver for some locks; starts an engine if one of them needs it."""
+    from torch_images.config.lock_requests import BaseRequest, CompatRequest
     from torch_images.fetch.apt import Resolver
     from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
 
-    if not can_bootstrap() and any(item.by_apt for item in items):
+    by_apt = any(isinstance(item, BaseRequest | CompatRequest) for item in items)
+    if by_apt and not can_bootstrap():
         verb.engine(bootstraps=True)
     return Resolver(
         root=verb.ROOT,

@@ -248,10 +248,8 @@ def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
         size = sum(deb.size for deb in lock.debs)
         return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
     if isinstance(lock, FactsLock):
-        fits = [f"{fit.extra} {' '.join(fit.wheels) or 'none'}" for fit in lock.facts.fits]
         arches = " ".join(map(str, lock.facts.arches))
-        features = f"{len(lock.facts.features)} features"
-        return f"{name}: {'; '.join([f'code for {arches}', features, *fits])}, {state}"
+        return f"{name}: code for {arches}; {len(lock.facts.features)} features, {state}"
     return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
 
 

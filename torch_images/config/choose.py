@@ -288,5 +288,5 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
         or in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
-        or spec.variant.empty(cuda.version)
+        or spec.variant.empty(cuda.version, spec.release.version)
     )

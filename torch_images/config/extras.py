@@ -14,10 +14,8 @@ from torch_images.config.release import Release
 from torch_images.config.schema import (
     FILLED,
     NAME,
-    As,
     Section,
     Wrong,
-    choice,
     entry,
     kept,
     known,
@@ -47,6 +45,10 @@ def _for_all(value: Any, info: ValidationInfo) -> Any:
     return dict.fromkeys(kept(info, "cuda") if value else (), value)
 
 
+_Torch = Annotated[str, matches(r"[0-9]+\.[0-9]+(?:\.[0-9a-z.]+)?", "a torch like 2.14 or 2.14.1")]
+_Exact = tuple[Annotated[str, matches(r"[a-z0-9-]+==[0-9a-z.+!]+", "an exact requirement")], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Extra(Section, keys={"name": NAME}):
     """A group of wheels that variants can add.
@@ -54,9 +56,9 @@ class Extra(Section, keys={"name": NAME}):
     `name`, `description`: such as "vision", and a sentence for people.
     `wheels`: pairs of a CUDA version and requirements. A CUDA version with () omits the extra; one
         that is not listed cannot have it.
-    `fit`: "required" or "optional" for wheels that are compiled for one release of torch; "" for
-        others.
-    `in_step`: whether all wheels must have the minor version of the first.
+    `pins`: in place of `wheels`, for those that are compiled for a torch: pairs of a minor version
+        or a release of torch and exact requirements. With () an image omits the extra; an image of
+        a torch that is not listed cannot have it.
     `torch`: pairs of a CUDA version and releases of torch from the main index that images with the
         extra can have besides those of the CUDA version.
     `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
@@ -75,9 +77,8 @@ class Extra(Section, keys={"name": NAME}):
         pairs(Annotated[str, known("cuda")], fields.Requirements),
         FILLED,
         BeforeValidator(_for_all),
-    ]
-    fit: Annotated[str, choice("required or optional", ("required", "optional"))] = ""
-    in_step: Annotated[bool, As(Annotated[str, choice("minor", ("minor",))], bool)] = False
+    ] = ()
+    pins: Annotated[tuple[tuple[str, tuple[str, ...]], ...], pairs(_Torch, _Exact), FILLED] = ()
     torch: Annotated[
         tuple[tuple[str, tuple[str, ...]], ...],
         pairs(Annotated[str, known("cuda")], Annotated[fields.Pins, FILLED]),
@@ -105,26 +106,14 @@ class Extra(Section, keys={"name": NAME}):
         FILLED,
     ] = ()
 
-    @property
-    def compiled(self) -> bool:
-        """Whether its wheels are compiled for one release of torch, or require one.
+    def pinned(self, torch: str) -> tuple[str, ...] | None:
+        """The pins for a release of torch; None if it is not listed."""
+        pins = dict(self.pins)
+        return pins.get(torch, pins.get(".".join(torch.split(".")[:2])))
 
-        Then `invoke lock` finds those that fit a release.
-        """
-        return bool(self.fit)
-
-    @property
-    def optional(self) -> bool:
-        """Whether an image omits it if no wheels fit."""
-        return self.fit == "optional"
-
-    def requirements(self, cuda: str, release: Release) -> tuple[str, ...]:
-        """The requirements of its wheels for a CUDA version and a release of torch.
-
-        They are () if it is omitted, and exact versions if the fitting wheels are known.
-        """
-        fit = release.facts.fit(self.name) if self.compiled and release.facts else None
-        return fit.wheels if fit else dict(self.wheels).get(cuda, ())
+    def requirements(self, cuda: str, torch: str) -> tuple[str, ...]:
+        """Its requirements for a CUDA version and a release of torch; () if it is omitted."""
+        return (self.pinned(torch) if self.pins else dict(self.wheels).get(cuda)) or ()
 
     def refusal(
         self, cuda: str, release: Release | None, arches: tuple[str, ...] = ()
@@ -134,14 +123,12 @@ class Extra(Section, keys={"name": NAME}):
         `release` is a published torch; None for a compiled one. `arches` are the image's
         architectures.
         """
-        if cuda not in dict(self.wheels):
+        if not self.pins and cuda not in dict(self.wheels):
             return f"{self.name} has no wheels for CUDA {cuda}"
-        if self.compiled and release is None:
+        if self.pins and release is None:
             return f"the wheels of {self.name} are compiled for published releases of torch"
-        if self.compiled and release and release.facts and not self.optional:
-            fit = release.facts.fit(self.name)
-            if fit and not fit.wheels:
-                return f"no wheels of {self.name} fit torch {release.version}: {fit.reason}"
+        if self.pins and release and self.pinned(release.version) is None:
+            return f"images.yaml pins no {self.name} for torch {release.version}"
         code = [Capability.parse(arch) for arch in self.arches]
         images = [Capability.parse(arch) for arch in arches]
         if code and not all(any(image.runs(c) for c in code) for image in images):
@@ -178,14 +165,16 @@ class Variant(Section, keys={"name": NAME}):
         """Whether it adds anything to the plain image."""
         return bool(self.packages or self.wheels or self.extras or self.cuda_home)
 
-    def empty(self, cuda: str) -> str | None:
-        """Why an image for a CUDA version would have the files of the plain one; None if not."""
+    def empty(self, cuda: str, torch: str) -> str | None:
+        """Why an image would have the files of the plain one; None if it has others."""
         if not self.adds or self.packages or self.wheels or self.cuda_home:
             return None
-        if any(wheels for extra in self.extras for v, wheels in extra.wheels if v == cuda):
+        if any(extra.requirements(cuda, torch) for extra in self.extras):
             return None
         names = " and ".join(extra.name for extra in self.extras)
-        return f"{names} has nothing for CUDA {cuda}, so the variant would add nothing"
+        return (
+            f"{names} has nothing for CUDA {cuda}, torch {torch}, so the variant would add nothing"
+        )
 
     def torch(self, cuda: str) -> tuple[str, ...]:
         """The releases of torch that its extras add to those of a CUDA version."""

@@ -7,15 +7,13 @@ from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.config.choose import choose, releases
-from torch_images.config.extras import Extra
+from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
-from torch_images.config.matrix import combinations, matrix
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.platforms import AMD64, Platform
 
@@ -36,28 +34,27 @@ _TOOLS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
-    """A release of torch for a CUDA version, to inspect, and extras that may fit it."""
-
-    cuda: Cuda
-    torch: str
-    extras: tuple[Extra, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LockRequest:
     """One lock file: its name, and its requested content.
 
     `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py313".
     `request`: requirements or names of packages, sorted and without blanks.
     `platform`: of the wheels or packages. The name has its suffix, before a variant.
-    At most one of these five is set; if none is, the lock has wheels:
-    `base`: the packages of a base.
-    `compat`: one of NVIDIA's compat packages.
-    `source`: the trees of a source.
-    `cuda`: the archives of a compiler, below the root URL `archives`.
-    `probe`: the facts of a release of torch, and of the extras that are compiled for one.
-    Of wheels:
+    """
+
+    name: str
+    request: tuple[str, ...]
+    platform: Platform = AMD64
+
+    def path(self, folder: Path) -> Path:
+        """The file, in the folder of all locks."""
+        return folder / f"{self.name}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest(LockRequest):
+    """Wheels.
+
     `python`: the version of Python they are for, such as "3.11".
     `within`: the name of another lock; its wheels keep their versions, except those in `replaces`.
         "" for none.
@@ -68,16 +65,7 @@ class LockRequest:
     `index`: the index of the release of torch among them; None for the main one.
     """
 
-    name: str
-    request: tuple[str, ...]
-    platform: Platform = AMD64
-    python: str = ""
-    base: Base | None = None
-    compat: Compat | None = None
-    source: Source | None = None
-    cuda: Cuda | None = None
-    archives: str = ""
-    probe: Probe | None = None
+    python: str
     within: str = ""
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -86,17 +74,47 @@ class LockRequest:
     runtime: str = ""
     index: Index | None = None
 
-    @property
-    def by_apt(self) -> bool:
-        """Whether apt resolves it in an empty root file system of mmdebstrap."""
-        return bool(self.compat or self.base)
 
-    def path(self, folder: Path) -> Path:
-        """The file, in the folder of all locks."""
-        return folder / f"{self.name}.{'yaml' if self.probe else 'txt'}"
+@dataclass(frozen=True, kw_only=True)
+class FactsRequest(LockRequest):
+    """The facts of a release of torch for a CUDA version, whose wheel is in the lock `within`."""
+
+    cuda: Cuda
+    python: str
+    within: str
+    index: Index | None = None
 
 
-def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
+@dataclass(frozen=True, kw_only=True)
+class BaseRequest(LockRequest):
+    """The packages of a base."""
+
+    base: Base
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompatRequest(LockRequest):
+    """One of NVIDIA's compat packages."""
+
+    compat: Compat
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRequest(LockRequest):
+    """The trees of a source."""
+
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolkitRequest(LockRequest):
+    """The archives of a compiler, below the root URL `archives`."""
+
+    cuda: Cuda
+    archives: str
+
+
+def wheel_input(config: Config, spec: ImageSpec) -> WheelRequest:
     """The lock of an image's wheels.
 
     A compiled source uses the same lock, unless it overrides a version: its images have the CUDA
@@ -104,7 +122,7 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """
     python, overrides = spec.base.python, spec.source.overrides
     own = f"-{spec.source.name}" if overrides else ""
-    return LockRequest(
+    return WheelRequest(
         name=f"wheel-{_release_name(spec)}{own}",
         platform=spec.platform,
         request=_request((f"torch=={spec.release.version}", *config.packages, *overrides)),
@@ -116,63 +134,18 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     )
 
 
-def facts_input(config: Config, spec: ImageSpec, *more: ImageSpec) -> LockRequest:
-    """The facts of an image's release of torch; `more` are images of the same release.
-
-    They include the fitting wheels of each extra that one of the images has, and of those that
-    known facts are about. New facts are about each extra that the catalogue has for that CUDA
-    version, Python and platform.
-    """
-    cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
-    names = {extra.name for image in (spec, *more) for extra in image.variant.extras}
-    if spec.release.facts:
-        names |= {fit.extra for fit in spec.release.facts.fits}
-    else:
-        names |= set(_catalogue_extras(config, spec))
-    extras = {x.name: x for x in config.extras if x.name in names and fit_word(x, cuda)}
-    words = (fit_word(extra, cuda) for extra in extras.values())
-    return LockRequest(
+def facts_input(config: Config, spec: ImageSpec) -> FactsRequest:
+    """The facts of an image's release of torch."""
+    torch = spec.release.version
+    return FactsRequest(
         name=f"release-{_release_name(spec)}",
         platform=spec.platform,
-        request=_request((f"torch=={torch}", *words)),
-        python=python,
-        probe=Probe(cuda=cuda, torch=torch, extras=tuple(extras[name] for name in sorted(extras))),
+        request=(f"torch=={torch}",),
+        python=spec.base.python,
+        cuda=spec.cuda,
         within=wheel_input(config, spec).name,
-        index=cuda.index(torch),
+        index=spec.cuda.index(torch),
     )
-
-
-def _catalogue_extras(config: Config, spec: ImageSpec) -> Iterator[str]:
-    """The names of the extras that the catalogue has beside an image's torch, if it fits them."""
-    pythons = {base.name: base.python for base in config.bases}
-    variants = {variant.name: variant for variant in config.variants}
-    own = (spec.cuda.version, spec.platform.name, spec.base.python)
-    for axes in combinations(config):
-        variant = variants.get(axes["variant"])
-        if variant and own == (axes["cuda"], axes["platform"], pythons.get(axes["base"])):
-            yield from (extra.name for extra in variant.extras)
-
-
-def fit_word(extra: Extra, cuda: Cuda) -> str:
-    """How a request asks for the fitting wheels of an extra; "" if it has none to look for."""
-    wanted = dict(extra.wheels).get(cuda.version) if extra.compiled else ()
-    return f"{extra.name}={'+'.join(''.join(word.split()) for word in wanted)}" if wanted else ""
-
-
-def facts_names(config: Config) -> dict[str, Cuda]:
-    """The names of all files of facts that there can be, with the CUDA version that each is for.
-
-    The catalogue's images need some of them. Any other image can be locked by its identifier.
-    """
-    return {
-        f"release-{_named(cuda, release.version, base, platform)}": cuda
-        for cuda in config.cudas
-        for source in config.sources
-        for base in config.bases
-        for platform in config.platforms
-        for variant in config.variants
-        for release in releases(config, cuda, source, base, platform, variant=variant)
-    }
 
 
 def locked_images(config: Config) -> tuple[ImageSpec, ...]:
@@ -190,10 +163,10 @@ def locked_images(config: Config) -> tuple[ImageSpec, ...]:
     return (*matrix(config), *compiled)
 
 
-def base_input(spec: ImageSpec) -> LockRequest:
+def base_input(spec: ImageSpec) -> BaseRequest:
     """The lock of an image's base."""
     base, platform = spec.base, spec.platform
-    return LockRequest(
+    return BaseRequest(
         name=f"base-{base.name}{platform.suffix}",
         request=_request(base.packages),
         platform=platform,
@@ -203,7 +176,7 @@ def base_input(spec: ImageSpec) -> LockRequest:
 
 def variant_inputs(
     config: Config, spec: ImageSpec
-) -> tuple[LockRequest | None, LockRequest | None]:
+) -> tuple[WheelRequest | None, BaseRequest | None]:
     """The locks of the wheels and of the packages that a variant adds; None if it adds none.
 
     Each also contains everything of the plain image, so that all is resolved together. A build uses
@@ -213,8 +186,8 @@ def variant_inputs(
     plain, debs = wheel_input(config, spec), base_input(spec)
     toolkit = _toolkit(spec.cuda) if variant.cuda_home else ()
     extras = (x for x in variant.extras if not x.unpack)
-    version, release = spec.cuda.version, spec.release
-    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, release)))
+    version, torch = spec.cuda.version, spec.release.version
+    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, torch)))
     more_wheels = replace(
         plain,
         name=f"{plain.name}-{variant.name}",
@@ -227,21 +200,21 @@ def variant_inputs(
     return more_wheels if wheels or toolkit else None, more_debs if variant.packages else None
 
 
-def _wider(debs: LockRequest, name: str, base: Base, packages: tuple[str, ...]) -> LockRequest:
+def _wider(debs: BaseRequest, name: str, base: Base, packages: tuple[str, ...]) -> BaseRequest:
     """The lock of a base's packages and of additional ones."""
     wider = replace(base, packages=(*base.packages, *packages))
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
 
-def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
+def unpacked_inputs(spec: ImageSpec) -> tuple[WheelRequest, ...]:
     """The locks of the extras that are unpacked, one each, sorted by name."""
     python = spec.base.python
     return tuple(
-        LockRequest(
+        WheelRequest(
             name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}"
             f"{spec.platform.suffix}",
             platform=spec.platform,
-            request=_request(extra.requirements(spec.cuda.version, spec.release)),
+            request=_request(extra.requirements(spec.cuda.version, spec.release.version)),
             python=python,
             alone=True,
         )
@@ -249,7 +222,7 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
     )
 
 
-def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, LockRequest | None]:
+def tools_inputs(config: Config, spec: ImageSpec) -> tuple[WheelRequest | None, BaseRequest | None]:
     """The locks of the wheels and packages for compiling a source; None for published wheels.
 
     Each also contains everything of the plain image, like the locks of a variant.
@@ -267,23 +240,23 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
     )
 
 
-def source_input(spec: ImageSpec) -> LockRequest | None:
+def source_input(spec: ImageSpec) -> SourceRequest | None:
     """The lock of the trees to compile; None for published wheels."""
     source = spec.source
     trees = (("torch", source.torch), ("triton", source.triton))
     words = tuple(f"{name}@{tree.commit}" for name, tree in trees if tree)
     if not words:
         return None
-    return LockRequest(name=f"source-{source.name}", request=_request(words), source=source)
+    return SourceRequest(name=f"source-{source.name}", request=_request(words), source=source)
 
 
-def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
+def toolkit_input(config: Config, spec: ImageSpec) -> ToolkitRequest | None:
     """The lock of NVIDIA's compiler; None if none is needed, or it comes as wheels."""
     cuda = spec.cuda
     if not cuda.archives or not (spec.variant.cuda_home or spec.source.compiled):
         return None
     words = (f"cuda=={cuda.release}", *cuda.archives)
-    return LockRequest(
+    return ToolkitRequest(
         name=f"toolkit-{cuda.short}{spec.platform.suffix}",
         request=_request(words),
         platform=spec.platform,
@@ -292,12 +265,12 @@ def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
     )
 
 
-def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> LockRequest | None:
+def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> CompatRequest | None:
     """The lock of a CUDA version's compat package; None for a platform without a repository."""
     if platform.name not in dict(config.compat.repositories):
         return None
     package = f"cuda-compat-{cuda.version.replace('.', '-')}"
-    return LockRequest(
+    return CompatRequest(
         name=f"compat-{cuda.short}{platform.suffix}",
         request=(package,),
         platform=platform,
@@ -305,11 +278,11 @@ def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> Lock
     )
 
 
-def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
+def tool_input(name: str, platform: Platform = AMD64) -> WheelRequest:
     """The lock of a set of tools. Pure Python tools have one lock for all platforms."""
     if name not in _NATIVE_TOOLS:
         platform = AMD64
-    return LockRequest(
+    return WheelRequest(
         name=name + platform.suffix,
         request=_request(TOOLS[name]),
         platform=platform,

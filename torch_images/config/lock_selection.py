@@ -11,8 +11,9 @@ from torch_images.config.choose import choose, releases
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
+    FactsRequest,
     LockRequest,
-    facts_input,
+    WheelRequest,
     image_inputs,
     locked_images,
     tool_input,
@@ -55,13 +56,8 @@ def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[s
 
 
 def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequest]:
-    """Every lock of some images by its name. Images of one release share its facts."""
-    requests: dict[str, LockRequest] = {}
-    sharing: dict[str, list[ImageSpec]] = {}
-    for spec in images:
-        requests |= {item.name: item for item in image_inputs(config, spec)}
-        sharing.setdefault(facts_input(config, spec).name, []).append(spec)
-    return requests | {name: facts_input(config, *specs) for name, specs in sharing.items()}
+    """Every lock of some images by its name."""
+    return {item.name: item for spec in images for item in image_inputs(config, spec)}
 
 
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
@@ -88,13 +84,8 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
     return {}
 
 
-def first(items: Sequence[LockRequest]) -> tuple[LockRequest, ...]:
-    """Those of some requests that need none of the others.
-
-    Facts and the wheels of variants need the plain wheels, and facts decide what variants have.
-    """
-    return (
-        tuple(item for item in items if not item.within)
-        or tuple(item for item in items if item.probe)
-        or tuple(items)
-    )
+def steps(items: Sequence[LockRequest]) -> tuple[tuple[LockRequest, ...], ...]:
+    """The requests in steps: facts and the wheels of variants need the plain wheels."""
+    facts = tuple(item for item in items if isinstance(item, FactsRequest))
+    wider = tuple(item for item in items if isinstance(item, WheelRequest) and item.within)
+    return tuple(item for item in items if item not in (*facts, *wider)), facts, wider

@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from packaging.version import Version
 
 from torch_images.arch import Capability
+from torch_images.config.fields import Arch
+from torch_images.config.schema import FILLED, Section
 from torch_images.platforms import AMD64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """The wheels of an extra that fit a release of torch.
-
-    `extra`: the name of the extra.
-    `wheels`: exact requirements, such as "torchvision==0.26.0"; () if nothing fits.
-    `reason`: why nothing fits, or the evidence that the wheels do.
-    `shared`: whether pip keeps to these wheels in every image of the release. Those of an extra
-        that was added to a file of facts are for images with the extra only: others must not
-        change.
-    """
-
-    extra: str
-    wheels: tuple[str, ...]
-    reason: str
-    shared: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Facts read from a published wheel of torch, and from wheels that are compiled for it.
+class Facts(Section):
+    """Facts read from a published wheel of torch.
 
     `cuda`, `torch`, `python`: versions of the wheel, such as "13.0", "2.14.1" and "3.11".
     `platform`: of the wheel, such as "linux/arm64".
     `arches`: the architectures that torch's main library, libtorch_cuda.so, has machine code for.
     `features`: the names of the features that it was built with, in alphabetical order.
-    `fits`: the fitting wheels of each extra that is compiled for one release of torch.
     `lacks`: other libraries with machine code, each with those of `arches` that run none of it.
     `single`: further architectures that only some kernels of the main library have code for.
     """
@@ -44,16 +28,11 @@ class Facts:
     cuda: str
     torch: str
     python: str
-    arches: tuple[Capability, ...]
+    arches: Annotated[tuple[Arch, ...], FILLED]
     features: tuple[str, ...]
-    fits: tuple[Fit, ...]
     platform: str = AMD64.name
-    lacks: tuple[tuple[str, tuple[Capability, ...]], ...] = ()
-    single: tuple[Capability, ...] = ()
-
-    def fit(self, extra: str) -> Fit | None:
-        """The fitting wheels of an extra; None if they were not looked for."""
-        return next((fit for fit in self.fits if fit.extra == extra), None)
+    lacks: tuple[tuple[str, tuple[Arch, ...]], ...] = ()
+    single: tuple[Arch, ...] = ()
 
     def lacking(self, arch: Capability) -> tuple[str, ...]:
         """The libraries without code for a GPU that runs the main library's."""

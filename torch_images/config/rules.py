@@ -106,6 +106,8 @@ def _extras(config: Config) -> Iterator[Problem]:
     names = [extra.name for extra in config.extras]
     for extra in config.extras:
         path = ("extras", extra.name)
+        if bool(extra.wheels) == bool(extra.pins):
+            yield Problem(path, "must have either wheels or pins")
         for other, _ in extra.conflicts:
             if other not in names:
                 at = (*path, "conflicts", other, "")

@@ -34,6 +34,7 @@ from torch_images.config.schema import (
     As,
     Section,
     Wrong,
+    entry,
     listed,
     matches,
     pairs,
@@ -218,6 +219,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
         cloud's machine type.
     `other_makers`: pairs of a maker and words of its GPUs.
     `platforms`: the platforms of images.
+    `companions`: extras whose pins every image's pip keeps to.
     `facts`: facts about releases of torch from `invoke lock`; not a section of the file.
     The other fields are the sections of the file, in its order.
     """
@@ -245,6 +247,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     packages: fields.Requirements
     bases: Annotated[tuple[Base, ...], FILLED, NAMED, listed("base")]
     extras: Annotated[tuple[Extra, ...], NAMED, listed("extra")] = ()
+    companions: tuple[Annotated[Extra, entry("extra")], ...] = ()
     variants: Annotated[tuple[Variant, ...], FILLED, NAMED, listed("variant")]
     defaults: Defaults
     pods: Pods

@@ -128,7 +128,7 @@ class BaseMaker:
     ) -> tuple[DebLock, Path]:
         if self.locked and lock.unlocked:
             raise LockError(
-                f"locks/{lock.name}.txt was not resolved by `invoke lock`",
+                f"locks/{lock.name}.json was not resolved by `invoke lock`",
                 f"run `invoke lock --select {lock.name}` and commit the result",
             )
         folder = self._folder(base, lock, options)
@@ -264,7 +264,7 @@ def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
         return unsettled(fetched.vanished, fetched.silent)
     names = ", ".join(f"{deb.name} {deb.version}" for deb in fetched.vanished)
     return LockError(
-        f"locks/{lock.name}.txt: no mirror and no snapshot archive has {names}",
+        f"locks/{lock.name}.json: no mirror and no snapshot archive has {names}",
         f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",
     )
 

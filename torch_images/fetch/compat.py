@@ -55,7 +55,7 @@ def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> 
             f"{deb.name} {deb.version} cannot be fetched: {error.message}", _WAYS
         ) from None
     if fetched.vanished:
-        raise LockError(f"locks/{lock.name}.txt: no mirror has {deb.name} {deb.version}", _WAYS)
+        raise LockError(f"locks/{lock.name}.json: no mirror has {deb.name} {deb.version}", _WAYS)
     return _ready(lock, fetched.files[deb], cache)
 
 
@@ -98,4 +98,4 @@ def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
                 with copy.open("wb") as stream:
                     shutil.copyfileobj(library, stream)
                 return read_note(copy)
-    raise LockError(f"{lock.debs[0].filename} has no libcuda", f"see locks/{lock.name}.txt")
+    raise LockError(f"{lock.debs[0].filename} has no libcuda", f"see locks/{lock.name}.json")

@@ -7,7 +7,6 @@ names, else in the main index, see host/network.py.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from torch_images.errors import LockError, NetworkError, shown
 from torch_images.fetch.download import fetch_url
 from torch_images.host.network import Network, cause
 from torch_images.host.web import Session
-from torch_images.locks import grammar
 from torch_images.locks.wheels import LockedWheel
 
 if TYPE_CHECKING:
@@ -65,18 +63,6 @@ class PackageIndex(contextlib.ExitStack):
         """
         files = self.files(wheel.name, wheel.index)
         return next((f for f in files if f.filename == wheel.filename), None)
-
-    def days(self, name: str, index: str = "") -> dict[str, dt.date]:
-        """The day (UTC) on which an index got the first file of each version (PEP 700).
-
-        Leaves out versions without a date. Raises NetworkError as `find` does.
-        """
-        days: dict[str, dt.date] = {}
-        for file in self.files(name, index):
-            if file.version and file.upload_time and grammar.is_version(file.version):
-                day = file.upload_time.astimezone(dt.UTC).date()
-                days[file.version] = min(day, days.get(file.version, day))
-        return days
 
     def files(self, name: str, index: str = "") -> tuple[DistributionPackage, ...]:
         """The files that an index has of a project; () if it does not know the project.

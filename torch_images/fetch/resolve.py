@@ -14,24 +14,30 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
+from packaging.markers import default_environment
+from packaging.pylock import (
+    Package,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+    PylockValidationError,
+)
 
 from torch_images.config.indexes import Index, origin
-from torch_images.errors import CommandError, LockError, NetworkError
+from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import endless, uv_command
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
-from torch_images.locks.wheels import LockedWheel, WheelLock, best_wheel, uv_platform
+from torch_images.locks.wheels import LockedWheel, WheelLock, tags, uv_platform
 from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
@@ -45,9 +51,8 @@ class Requirements:
     `name` and `date` are the lock's. The wheels are for `platform` with glibc GLIBC or newer, and
     for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix a package's version if
     it is needed; `overrides` do so even against other requirements. Versions also fit the
-    requirements `beside`, which are not part of the lock. `before` has days (UTC) by name of a
-    package; files uploaded on that day or later are ignored. `alone` ignores the requirements of
-    the wheels themselves.
+    requirements `beside`, which are not part of the lock. `alone` ignores the requirements of the
+    wheels themselves.
     """
 
     name: str
@@ -58,7 +63,6 @@ class Requirements:
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
-    before: Mapping[str, dt.date] | None = None
     alone: bool = False
 
 
@@ -119,8 +123,6 @@ def _resolve(
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
         command += [f"--overrides={overrides}"] if wanted.overrides else []
-        for package, day in (wanted.before or {}).items():
-            command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if wanted.alone else []
         try:
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
@@ -128,20 +130,19 @@ def _resolve(
         except CommandError as error:
             raise endless(error) or _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
-    packages = document.get("packages", [])
-    chosen = [_pick(package, python, platform) for package in packages]
+    chosen = select(document, python, platform)
     with workers(8) as pool:
-        sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
+        sizes = pool.map(lambda one: one[1].size or _size(str(one[1].url), network), chosen)
     wheels = [
         LockedWheel(
-            name=canonicalize_name(package["name"]),
-            version=str(package.get("version", "")),
-            filename=_filename(wheel["url"]),
+            name=package.name,
+            version=str(package.version or ""),
+            filename=wheel.filename,
             size=count,
-            sha256=wheel["hashes"]["sha256"],
-            index=origin(canonicalize_name(package["name"]), index),
+            sha256=_sha256(wheel),
+            index=origin(package.name, index),
         )
-        for package, wheel, count in zip(packages, chosen, sizes, strict=True)
+        for (package, wheel), count in zip(chosen, sizes, strict=True)
     ]
     return WheelLock(
         name=wanted.name,
@@ -172,28 +173,38 @@ def _filename(url: str) -> str:
     return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
-def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str, Any]:
-    """The wheel to install of one package of a pylock.toml (PEP 751).
+def select(
+    document: dict[str, Any], python: str, platform: Platform
+) -> list[tuple[Package, PackageWheel]]:
+    """The wheel to install of each package of a pylock.toml (PEP 751).
 
-    Raises LockError if no wheel fits, or if the index has no SHA-256 for it.
+    Raises LockError if no wheel fits.
     """
-    wheels = {
-        _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
+    environment: Any = {
+        **default_environment(),
+        "python_version": python,
+        "python_full_version": f"{python}.99",
+        "platform_machine": platform.machine,
     }
-    filename = best_wheel(tuple(wheels), python, platform)
-    if filename is None:
-        raise LockError(
-            f"{package['name']} {package['version']} has no wheel for Python {python} on "
-            f"{platform}",
-            "choose another version in images.yaml, or exclude it there",
+    try:
+        selected = Pylock.from_dict(document).select(
+            environment=environment, tags=tags(python, platform)
         )
-    wheel: dict[str, Any] = wheels[filename]
-    if "sha256" not in wheel.get("hashes", {}):
+        return [(p, wheel) for p, wheel in selected if isinstance(wheel, PackageWheel)]
+    except (PylockValidationError, PylockSelectError) as error:
         raise LockError(
-            f"the package index gives no SHA-256 for {filename}",
+            f"no wheel for Python {python} on {platform}: {shown(str(error))}",
+            "choose another version in images.yaml, or exclude it there",
+        ) from None
+
+
+def _sha256(wheel: PackageWheel) -> str:
+    if "sha256" not in wheel.hashes:
+        raise LockError(
+            f"the package index gives no SHA-256 for {wheel.filename}",
             "name an index that does in UV_DEFAULT_INDEX",
         )
-    return wheel
+    return wheel.hashes["sha256"]
 
 
 def _size(url: str, network: Network) -> int:

@@ -58,7 +58,7 @@ def prepare(
     """
     if locked and lock.unlocked:
         raise LockError(
-            f"locks/{lock.name}.txt was not resolved by `invoke lock`",
+            f"locks/{lock.name}.json was not resolved by `invoke lock`",
             f"run `invoke lock --select {lock.name}`, and build without --torch-source",
         )
     trees = {
@@ -69,7 +69,7 @@ def prepare(
         names = ", ".join(f"{archive.name} {archive.version}" for archive in new)
         if locked:
             raise LockError(
-                f"locks/{lock.name}.txt lacks {names}", f"run `invoke lock --select {lock.name}`"
+                f"locks/{lock.name}.json lacks {names}", f"run `invoke lock --select {lock.name}`"
             )
         _log.warning(
             "%s was not locked and is used as served; the image will be marked as unlocked",
@@ -206,7 +206,9 @@ def archive_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
     Raises LockError if one is gone or differs, NetworkError, DiskError.
     """
     files = fetch_archives(lock.archives, cache / Part.ARCHIVES, network)
-    key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        "".join(sorted(f"{a.name}=={a.version} sha256:{a.sha256}" for a in files)).encode()
+    ).hexdigest()[:16]
     folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
         with filling(folder) as new:

@@ -13,8 +13,7 @@ from torch_images.errors import CommandError, LockError, NetworkError
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.complete import check_wheels
-from torch_images.locks.wheels import read_wheels, uv_platform
+from torch_images.locks.wheels import read_wheels, requirements_text, uv_platform
 
 # uv does not limit the data of an index. These limits do: 16 GiB of address space, files of 4 GiB
 # (8 GiB in some shells), and one hour. Installing locks/host-dev.txt takes 1.65 GB of address
@@ -45,24 +44,28 @@ def endless(error: CommandError) -> NetworkError | None:
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
-    """The folder with the programs of locks/<name>.txt, from the cache or installed now.
+    """The folder with the programs of locks/<name>.json, from the cache or installed now.
 
     Raises LockError if the lock is damaged, or its wheels cannot be installed, and NetworkError.
     """
-    path = workspace.locks / f"{name}.txt"
-    lock = read_wheels(path)
-    check_wheels(lock)
+    lock = read_wheels(workspace.locks / f"{name}.json")
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
     command = uv_command("pip", "install", "--quiet")
     command += ["--python-platform", uv_platform(lock.platform), "--python-version", lock.python]
-    command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
+    command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", "-"]
     try:
         with filling(folder) as new:
-            run.run([*command, "--target", str(new)], env=workspace.network.for_uv())
+            run.run(
+                [*command, "--target", str(new)],
+                env=workspace.network.for_uv(),
+                stdin=requirements_text(lock.wheels),
+            )
             new.chmod(0o755)
     except CommandError as error:
         end = error.output[-300:]
-        raise endless(error) or LockError(f"{path.name} could not be installed: {end}") from None
+        raise endless(error) or LockError(
+            f"locks/{name}.json could not be installed: {end}"
+        ) from None
     return folder

@@ -8,21 +8,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_requests import (
+    BaseRequest,
+    CompatRequest,
+    FactsRequest,
+    LockRequest,
+    SourceRequest,
+    ToolkitRequest,
+    WheelRequest,
+)
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import available, size
-from torch_images.fetch.facts import UNREAD, find_facts
+from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.host.workers import workers
 from torch_images.locks import complete
-from torch_images.locks.debs import DebLock, LockedDeb, read_debs
-from torch_images.locks.facts import FactsLock, read_facts
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.facts import FactsLock
+from torch_images.locks.files import read
 from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees, read_sources
+from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees
 from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
 _Input = LockedWheel | LockedDeb | LockedArchive
@@ -46,91 +55,96 @@ class Finding:
     detail: str = ""
 
 
-def resolve_input(
-    item: LockRequest, folder: Path, resolver: Resolver, cache: Path, *, add: bool = False
-) -> AnyLock:
+def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
     """The lock of a request, resolved with the inputs that its sources have today.
 
-    `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
-    are kept, and these files are not downloaded. With `add`, facts only gain what they lack.
-    Raises NetworkError, LockError, BuildError or DiskError.
+    `folder` has the locks, of which `item.within` is read. Facts about a wheel that has not changed
+    are kept, and it is not downloaded. Raises NetworkError, LockError, BuildError or DiskError.
     """
-    today = dt.datetime.now(dt.UTC).date()
-    if item.compat:
-        return resolver.resolve_compat(
-            item.name, item.request[0], item.compat, today, platform=item.platform
-        )
-    if item.source:
-        return resolve_sources(
-            item.name,
-            item.request,
-            locked_trees(item.source),
-            known=_known_archives(item, folder, resolver.network),
-            cache=cache,
-            network=resolver.network,
-            run=resolver.run,
-            date=today,
-        )
-    if item.cuda:
-        return resolve_toolkit(
-            item.name,
-            item.request,
-            item.cuda,
-            root=item.archives,
-            network=resolver.network,
-            date=today,
-        )
-    if item.probe:
-        return _find(item, folder, resolver, cache, held=_known_facts(item, folder), add=add)
-    if item.base is None:
-        wanted = Requirements(
-            name=item.name,
-            words=item.request,
-            python=item.python,
-            platform=item.platform,
-            date=today,
-            constraints=tuple(_kept(item, folder)),
-            beside=item.beside,
-            overrides=item.overrides,
-            alone=item.alone,
-        )
-        wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
-        complete.check_runtime(wheels, item.runtime)
-        return wheels
+    today, network = dt.datetime.now(dt.UTC).date(), resolver.network
+    match item:
+        case WheelRequest():
+            return _wheels_today(item, folder, resolver, today)
+        case FactsRequest():
+            plain = read_wheels(folder / f"{item.within}.json", item.index)
+            known = _known_facts(item, folder)
+            return find_facts(item, plain, known, network=network, cache=cache, date=today)
+        case BaseRequest() | CompatRequest():
+            return _debs_today(item, resolver, today)
+        case SourceRequest():
+            return resolve_sources(
+                item.name,
+                item.request,
+                locked_trees(item.source),
+                known=_known_archives(item, folder, network),
+                cache=cache,
+                network=network,
+                run=resolver.run,
+                date=today,
+            )
+        case ToolkitRequest():
+            return _toolkit_today(item, network, today)
+    raise TypeError(item)
+
+
+def _wheels_today(
+    item: WheelRequest, folder: Path, resolver: Resolver, today: dt.date
+) -> WheelLock:
+    wanted = Requirements(
+        name=item.name,
+        words=item.request,
+        python=item.python,
+        platform=item.platform,
+        date=today,
+        constraints=tuple(_kept(item, folder)),
+        beside=item.beside,
+        overrides=item.overrides,
+        alone=item.alone,
+    )
+    wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
+    complete.check_runtime(wheels, item.runtime)
+    return wheels
+
+
+def _debs_today(item: BaseRequest | CompatRequest, resolver: Resolver, today: dt.date) -> DebLock:
+    if isinstance(item, CompatRequest):
+        package, platform = item.request[0], item.platform
+        return resolver.resolve_compat(item.name, package, item.compat, today, platform=platform)
     return resolver.resolve(item.name, item.base, today, platform=item.platform)
 
 
+def _toolkit_today(item: ToolkitRequest, network: Network, today: dt.date) -> SourceLock:
+    root = item.archives
+    return resolve_toolkit(
+        item.name, item.request, item.cuda, root=root, network=network, date=today
+    )
+
+
 def check(
-    item: LockRequest, folder: Path, resolver: Resolver, cache: Path, index: PackageIndex
+    item: LockRequest, folder: Path, resolver: Resolver, index: PackageIndex
 ) -> tuple[Finding, ...]:
     """The state of every input in a lock file, from its indexes and servers.
 
     Downloads neither wheels, nor archives, nor trees. `index` may be shared with other checks, so
     that each project is requested once. Raises as `resolve_input` does.
     """
-    if item.source:
-        return tuple(_sources(item.name, read_sources(item.path(folder)), resolver.network))
-    if item.cuda:
-        locked = read_sources(item.path(folder))
-        now = resolve_input(item, folder, resolver, cache)
-        assert isinstance(now, SourceLock)
-        return tuple(_archives(item.name, locked, now))
-    if item.probe:
-        before = read_facts(item.path(folder))
-        today = _find(item, folder, resolver, cache, held=before, download=False)
-        return tuple(_facts(item.name, before, today))
-    if item.base is None and item.compat is None:
-        wheels = read_wheels(item.path(folder), item.index)
-        try:
-            fresh = resolve_input(item, folder, resolver, cache)
-        except LockError:  # no longer resolvable; the index then shows which files are gone
-            fresh = wheels
-        assert isinstance(fresh, WheelLock)
-        return tuple(_wheels(item.name, wheels, fresh, index))
-    debs = read_debs(item.path(folder))
-    latest = resolve_input(item, folder, resolver, cache)
-    assert isinstance(latest, DebLock)
-    return tuple(_debs(item, debs, latest, resolver))
+    today, network = dt.datetime.now(dt.UTC).date(), resolver.network
+    match item:
+        case WheelRequest():
+            wheels = fresh = read_wheels(item.path(folder), item.index)
+            with contextlib.suppress(LockError):  # else the index shows which files are gone
+                fresh = _wheels_today(item, folder, resolver, today)
+            return tuple(_wheels(item.name, wheels, fresh, index))
+        case BaseRequest() | CompatRequest():
+            debs = read(DebLock, item.path(folder))
+            latest = _debs_today(item, resolver, today)
+            return tuple(_debs(item, debs, latest, resolver))
+        case SourceRequest():
+            return tuple(_sources(item.name, read(SourceLock, item.path(folder)), network))
+        case ToolkitRequest():
+            archives = read(SourceLock, item.path(folder))
+            return tuple(_archives(item.name, archives, _toolkit_today(item, network, today)))
+    return ()  # facts are of a locked wheel, which is checked with its lock
 
 
 def require(findings: Iterable[Finding]) -> None:
@@ -146,49 +160,27 @@ def require(findings: Iterable[Finding]) -> None:
         )
 
 
-def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
+def _kept(item: WheelRequest, folder: Path) -> Iterable[str]:
     """The versions that a lock inherits from lock `item.within`, such as "numpy==2.3.5"."""
     if item.within:
-        for wheel in read_wheels(folder / f"{item.within}.txt", item.index).wheels:
+        for wheel in read_wheels(folder / f"{item.within}.json", item.index).wheels:
             if wheel.name not in item.replaces:
                 yield f"{wheel.name}=={wheel.version}"
 
 
-def _find(
-    item: LockRequest,
-    folder: Path,
-    resolver: Resolver,
-    cache: Path,
-    *,
-    held: FactsLock | None,
-    download: bool = True,
-    add: bool = False,
-) -> FactsLock:
-    """The facts of a release today; see `find_facts`."""
-    return find_facts(
-        item,
-        read_wheels(folder / f"{item.within}.txt", item.index),
-        held,
-        network=resolver.network,
-        run=resolver.run,
-        cache=cache,
-        date=dt.datetime.now(dt.UTC).date(),
-        download=download,
-        add=add,
-    )
-
-
-def _known_facts(item: LockRequest, folder: Path) -> FactsLock | None:
+def _known_facts(item: FactsRequest, folder: Path) -> FactsLock | None:
     """The earlier facts about a release; None without a valid file."""
     with contextlib.suppress(LockError):
-        return read_facts(item.path(folder))
+        return read(FactsLock, item.path(folder))
     return None
 
 
-def _known_archives(item: LockRequest, folder: Path, network: Network) -> tuple[LockedArchive, ...]:
+def _known_archives(
+    item: SourceRequest, folder: Path, network: Network
+) -> tuple[LockedArchive, ...]:
     """The locked archives whose size on the server is unchanged."""
     with contextlib.suppress(LockError):
-        archives = read_sources(item.path(folder)).archives
+        archives = read(SourceLock, item.path(folder)).archives
         return tuple(a for a in archives if size(network.mirrored(a.url), network) == a.size)
     return ()
 
@@ -228,19 +220,6 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -
         yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
-def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
-    """The state of the wheels that fit a release."""
-    latest = {fit.extra: fit for fit in now.facts.fits}
-    for fit in held.facts.fits:
-        wheels, other = " ".join(fit.wheels) or "none", latest.get(fit.extra)
-        offered, reason = (other.wheels, other.reason) if other else ((), "")
-        newer = offered != fit.wheels or reason == UNREAD
-        detail = f"-> {' '.join(offered) or 'none'}" if newer else ""
-        if reason == UNREAD:
-            detail += f", {UNREAD}: `invoke lock --select {name}` downloads it"
-        yield Finding(name, fit.extra, wheels, NEWER if newer else UNCHANGED, detail)
-
-
 def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]:
     """The state of each archive and tree of a source, from the servers of the archives.
 
@@ -269,7 +248,7 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
 
 
 def _debs(
-    item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
+    item: BaseRequest | CompatRequest, lock: DebLock, latest: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
     """The state of each package of a lock; `latest` is the lock as it would be today."""
     offered = {deb.name: deb for deb in latest.debs}
@@ -279,7 +258,7 @@ def _debs(
         lock,
         superseded,
         mirrors=_roots(item, resolver) if superseded else (),
-        snapshot=item.base.snapshot if item.base else "",
+        snapshot=item.base.snapshot if isinstance(item, BaseRequest) else "",
         network=resolver.network,
     )
     for deb in lock.debs:
@@ -289,8 +268,8 @@ def _debs(
         yield Finding(item.name, deb.name, deb.version, state, detail)
 
 
-def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
-    """The root URLs of the archives that have the packages of a request; () for none."""
-    if item.base:
+def _roots(item: BaseRequest | CompatRequest, resolver: Resolver) -> tuple[str, ...]:
+    """The root URLs of the archives that have the packages of a request."""
+    if isinstance(item, BaseRequest):
         return resolver.roots()
-    return resolver.compat_roots(item.compat, item.platform) if item.compat else ()
+    return resolver.compat_roots(item.compat, item.platform)

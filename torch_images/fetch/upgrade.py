@@ -102,18 +102,19 @@ def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]
 
 def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str]:
     """The changes that a reviewer must look at, a line each. Pure."""
-    yield from (one.sentence for one in plans)
+    for one in plans:
+        yield one.sentence
+        for torch in one.added:
+            lacking = [x.name for x in after.extras if x.pins and x.pinned(torch) is None]
+            if lacking:
+                yield f"torch {torch}: images.yaml has no pins of {', '.join(lacking)} for it"
     old = {(f.cuda, f.torch, f.python, f.platform): f for f in before.facts}
     for facts in after.facts:
         name = f"CUDA {facts.cuda}, torch {facts.torch}, Python {facts.python}, {facts.platform}"
         previous = old.get((facts.cuda, facts.torch, facts.python, facts.platform))
         if previous == facts:
             continue
-        if previous is None:
-            yield from (
-                f"{name}: no {fit.extra}: {fit.reason}" for fit in facts.fits if not fit.wheels
-            )
-            previous = _previous(before, facts)
+        previous = previous or _previous(before, facts)
         if previous:
             yield from (f"{name}: {text}" for text in _changes(previous, facts))
 
@@ -140,9 +141,3 @@ def _changes(before: Facts, after: Facts) -> Iterator[str]:
         words = [f"without {what} {', '.join(lost)}"] if lost else []
         words += [f"with {what} {', '.join(won)}"] if won else []
         yield from (f"{text}{that}" for text in words)
-    if before.torch == after.torch:
-        wheels = {fit.extra: fit.wheels for fit in before.fits}
-        for fit in after.fits:
-            if wheels.get(fit.extra) != fit.wheels:
-                was = " ".join(wheels.get(fit.extra, ())) or "none"
-                yield f"{fit.extra} {was} -> {' '.join(fit.wheels) or f'none: {fit.reason}'}"

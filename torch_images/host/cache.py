@@ -32,7 +32,6 @@ class Part(enum.StrEnum):
     LISTINGS = "listings"  # output of cuobjdump for a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
     PROGRAMS = "programs"  # passed runs of tests/programs, verify/programs.py
-    SYMBOLS = "symbols"  # symbols that torch exports, by the SHA-256 of its wheel, fetch/facts.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py
 

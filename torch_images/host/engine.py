@@ -202,20 +202,6 @@ class Engine:
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
-    def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
-        """The digest that a registry has for an image.
-
-        Raises NetworkError, and UsageError if no registry has the image; with `missing_ok`, returns
-        "" instead.
-        """
-        try:
-            return str(self._api.inspect_distribution(image)["Descriptor"]["digest"])
-        except docker.errors.APIError as error:
-            problem = _registry_error(image, error)
-            if missing_ok and isinstance(problem, UsageError):
-                return ""
-            raise problem from None
-
     def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The manifest of an image, and the history in its configuration.
 

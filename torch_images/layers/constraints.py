@@ -8,10 +8,10 @@ Format: https://pip.pypa.io/en/stable/user_guide/#constraints-files
 from __future__ import annotations
 
 import json
-import re
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import origin
+from torch_images.config.types import Config
 from torch_images.locks.image_lock import ImageLock
 
 # The build constraints are for packages that are compiled against torch during installation.
@@ -36,12 +36,11 @@ _ELSEWHERE = """\
 # Another index has {names}:
 # pip install --extra-index-url {url} ...
 """
-_PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 
 
-def constraints(spec: ImageSpec, lock: ImageLock) -> str:
+def constraints(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     """The text of an image's constraints: a line "name==version" for each package, sorted."""
-    others, has = companions(spec), {wheel.name: wheel.version for wheel in lock.all_wheels}
+    others, has = companions(config, spec), {wheel.name: wheel.version for wheel in lock.all_wheels}
     # A variant can have another release than the one that fits best: vLLM pins a torchvision.
     versions = {n: has.get(n, v) for n, v in others.items()} | installed(lock)
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
@@ -51,9 +50,9 @@ def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     return header + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def project(spec: ImageSpec, lock: ImageLock) -> str:
+def project(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     """Settings for a uv project that uses the image's packages. uv's locks ignore constraints."""
-    fitting = companions(spec)
+    fitting = companions(config, spec)
     has = {wheel.name for wheel in lock.all_wheels}
     return _PROJECT.format(
         has=json.dumps(sorted(installed(lock).keys() | (fitting.keys() & has)), indent=4),
@@ -87,20 +86,16 @@ def installed(lock: ImageLock) -> dict[str, str]:
     return kept | lock.compiled
 
 
-def companions(spec: ImageSpec) -> dict[str, str]:
+def companions(config: Config, spec: ImageSpec) -> dict[str, str]:
     """Version by name of the packages that are compiled for this release of torch.
 
-    They are the fitting wheels of extras that are compiled for one release: of the image's, and of
-    those that its facts share. A compiled torch has none: packages are published for published
-    releases.
+    They are the pins of the image's own extras, and of the companions in images.yaml. A compiled
+    torch has none: packages are published for published releases.
     """
-    if spec.source.compiled or not spec.release.facts:
+    if spec.source.compiled:
         return {}
-    versions = {}
-    own = {extra.name for extra in spec.variant.extras}
-    for fit in (fit for fit in spec.release.facts.fits if fit.shared or fit.extra in own):
-        for requirement in fit.wheels:
-            if pinned := _PINNED.fullmatch(requirement):
-                versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
+    extras = {*config.companions, *spec.variant.extras}
+    pins = (pin for extra in extras for pin in extra.pinned(spec.release.version) or ())
+    versions = dict(pin.split("==") for pin in pins)
     # Some extras also include NVIDIA's Python packages, which do not depend on torch.
     return {name: v for name, v in versions.items() if not name.startswith(("cuda-", "nvidia-"))}

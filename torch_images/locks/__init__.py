@@ -1,5 +1,4 @@
-"""Lock files: their grammar, and reading them.
+"""Lock files: their types, and reading them.
 
-Enters: the text of locks/. Leaves: frozen locks that contain everything requested. Fetches
-nothing.
+Enters: the text of locks/. Leaves: frozen locks that go with images.yaml. Fetches nothing.
 """

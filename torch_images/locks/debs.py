@@ -10,27 +10,17 @@ import datetime as dt
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote
 
+from torch_images.config.fields import HostPlatform
+from torch_images.config.schema import Section, matches
 from torch_images.errors import LockError, shown
-from torch_images.locks import grammar
-from torch_images.platforms import AMD64, Platform
+from torch_images.locks.files import Sha256, Word, dumps
+from torch_images.platforms import AMD64
 
-_DEB = re.compile(
-    # No name ends in "-": apt would remove that package.
-    r"(?P<name>[a-z0-9][a-z0-9+.-]*[a-z0-9+.])=(?P<version>[0-9][A-Za-z0-9.+~:-]*) "
-    r"sha256:(?P<sha256>[0-9a-f]{64})"
-)
-# A path without "." and "..", and a file name that no program reads as an option.
-_WHERE = re.compile(
-    r"(?P<archive>[a-z0-9]+(?:-[a-z0-9]+)*)/"
-    r"(?P<path>(?:(?!\.{1,2}/)[A-Za-z0-9._+~%:=-]{1,250}/)*"
-    r"[A-Za-z0-9][A-Za-z0-9._+~%:=-]{0,245}\.deb)"
-)
-# An image with a tag, at a digest.
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*@sha256:[0-9a-f]{64}")
+# Without "." and "..", and with a file name that no program reads as an option.
+_PATH = r"(?:(?!\.{1,2}/)[A-Za-z0-9._+~%:=-]{1,250}/)*[A-Za-z0-9][A-Za-z0-9._+~%:=-]{0,245}\.deb"
 
 # The output of scripts/print-packages.
 _INDEX = re.compile(r"index (?P<uri>\S+?)/? (?P<label>\S.*)")
@@ -41,27 +31,23 @@ _URI = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class LockedDeb:
+class LockedDeb(Section):
     """One binary package.
 
     `name`, `version`: in dpkg's form, such as "tini" and "0.19.0-1".
     `archive`: the label of its archive, such as "debian" or "debian-security".
     `path`: below the root of that archive, such as "pool/main/t/tini/tini_0.19.0-1_amd64.deb".
-    `size`: bytes of the file.
+    `size`: bytes of the file; 0 if unknown.
     `sha256`: of the file, 64 hexadecimal digits.
     """
 
-    name: str
-    version: str
-    archive: str
-    path: str
-    size: int
-    sha256: str
-
-    @property
-    def line(self) -> str:
-        """The line of the lock that pins it."""
-        return f"{self.name}={self.version} sha256:{self.sha256}"
+    # No name ends in "-": apt would remove that package.
+    name: Annotated[str, matches(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "a package")]
+    version: Annotated[str, matches(r"[0-9][A-Za-z0-9.+~:-]*", "a version")]
+    archive: Annotated[str, matches(r"[a-z0-9]+(?:-[a-z0-9]+)*", "an archive")]
+    path: Annotated[str, matches(_PATH, "the path of a package")]
+    size: int = 0
+    sha256: Sha256
 
     @property
     def filename(self) -> str:
@@ -70,7 +56,7 @@ class LockedDeb:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebLock:
+class DebLock(Section):
     """The content of a lock file of Debian packages.
 
     `name`: the file's name without suffix, such as "base-bookworm".
@@ -79,25 +65,24 @@ class DebLock:
         end of its repository's URL, such as "ubuntu2404/x86_64".
     `request`: the names of the requested packages, sorted.
     `debs`: the requested packages and all their dependencies, sorted by name.
-    `image`: the image that the packages are added to, with tag and digest; "" for a base that
-        consists of these packages alone.
-    `unlocked`: whether a build resolved this lock itself, or it was never resolved.
+    `unlocked`: whether a build resolved this lock itself.
     `platform`: the platform of the packages.
+    `note`: for people, such as that a hash was entered by hand.
     """
 
     name: str
     date: dt.date
-    system: str
-    request: tuple[str, ...]
-    debs: tuple[LockedDeb, ...]
-    image: str = ""
+    system: str = ""
     unlocked: bool = False
-    platform: Platform = AMD64
+    platform: HostPlatform = AMD64
+    note: str = ""
+    request: tuple[Word, ...]
+    debs: tuple[LockedDeb, ...]
 
     @property
     def digest(self) -> str:
         """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(format_debs(self).encode()).hexdigest()
+        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
     @property
     def snapshot(self) -> str:
@@ -107,62 +92,6 @@ class DebLock:
     def versions(self) -> dict[str, str]:
         """The version of each package, by its name."""
         return {deb.name: deb.version for deb in self.debs}
-
-
-def format_debs(lock: DebLock) -> str:
-    """The text of the lock file, sorted, so that equal locks have equal texts."""
-    header = {
-        "date": lock.date.isoformat(),
-        "platform": grammar.platform_word(lock.platform),
-        "system": lock.system,
-        "image": lock.image,
-        "request": " ".join(sorted(lock.request)),
-        "unlocked": "yes" if lock.unlocked else "",
-    }
-    return grammar.compose(
-        header, (grammar.Entry(d.size, f"{d.archive}/{d.path}", d.line) for d in sorted(lock.debs))
-    )
-
-
-@lru_cache(maxsize=64)  # as in wheels.py
-def parse_debs(text: str, name: str) -> DebLock:
-    """Parse the text of a lock; `name` is the file's, without suffix.
-
-    Raises LockError, with file and line, for anything that `format_debs` does not write.
-    """
-    keys = ("date", "platform", "system", "image", "request", "unlocked")
-    header, entries = grammar.parse(text, name, keys)
-    platform = grammar.platform(header, name)
-    ends = (f"_{platform.architecture}.deb", "_all.deb")
-    debs = []
-    for entry in entries:
-        match, where = _DEB.fullmatch(entry.line), _WHERE.fullmatch(entry.where)
-        if not match or not where:
-            raise grammar.unreadable(name, entry.line)
-        if not where["path"].endswith(ends):
-            raise grammar.damaged(name, f"{where['path']} is not a package for {platform}")
-        debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
-    grammar.check_once((deb.name for deb in debs), name)
-    # On a disk that ignores case, such as a Mac's, one file would replace another.
-    grammar.check_once((deb.filename.lower() for deb in debs), name)
-    image = header.get("image", "")
-    if image and not _IMAGE.fullmatch(image):
-        raise grammar.damaged(name, f"image {image} lacks a tag or a digest")
-    return DebLock(
-        name=name,
-        date=dt.date.fromisoformat(header["date"]),
-        system=header.get("system", ""),
-        request=tuple(sorted(header.get("request", "").split())),
-        debs=tuple(sorted(debs)),
-        image=image,
-        unlocked=grammar.unlocked(header, name),
-        platform=platform,
-    )
-
-
-def read_debs(path: Path) -> DebLock:
-    """The lock in a file. Raises LockError if the file is missing or damaged."""
-    return parse_debs(grammar.read(path), path.stem)
 
 
 def parse_packages(text: str) -> tuple[LockedDeb, ...]:

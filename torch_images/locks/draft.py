@@ -83,5 +83,4 @@ def _text(path: Path) -> bytes:
 
 def _files(folder: Path) -> Iterator[Path]:
     """The lock files in a folder; nothing else there is read, copied or removed."""
-    for pattern in ("*.txt", "*.yaml"):
-        yield from (path for path in folder.glob(pattern) if path.is_file())
+    yield from (path for path in folder.glob("*.json") if path.is_file())

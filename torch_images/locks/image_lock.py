@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hashlib
-import re
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
-    LockRequest,
+    BaseRequest,
+    WheelRequest,
     base_input,
     compat_input,
     facts_input,
@@ -29,32 +29,21 @@ from torch_images.config.lock_requests import (
 )
 from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
-from torch_images.locks import complete, grammar, requested
-from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs
-from torch_images.locks.facts import FactsLock, check_facts, format_facts, parse_facts
-from torch_images.locks.sources import (
-    LockedArchive,
-    SourceLock,
-    format_sources,
-    parse_sources,
-)
-from torch_images.locks.wheels import (
-    LockedWheel,
-    WheelLock,
-    format_wheels,
-    parse_wheels,
-)
+from torch_images.locks import complete, requested
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.facts import FactsLock, check_facts
+from torch_images.locks.files import dumps, parse
+from torch_images.locks.sources import LockedArchive, SourceLock
+from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.platforms import AMD64, Platform
 
 AnyLock = WheelLock | DebLock | SourceLock | FactsLock
-_Kind = TypeVar("_Kind", WheelLock, DebLock, SourceLock)
-
-# The functions that format, parse and check a lock of each kind.
-_KINDS: dict[type[AnyLock], tuple[Callable[[Any], str], Callable[[str, str], AnyLock], Any]] = {
-    WheelLock: (format_wheels, parse_wheels, complete.check_wheels),
-    DebLock: (format_debs, parse_debs, complete.check_debs),
-    SourceLock: (format_sources, parse_sources, complete.check_sources),
-    FactsLock: (format_facts, parse_facts, lambda _: None),
+# The file in an image that names the lock of each role.
+ROLES = "roles.json"
+_ROLES: dict[str, type[WheelLock | DebLock | SourceLock]] = {
+    **dict.fromkeys(("wheels", "build", "sbom", "extra_wheels", "tools", "unpacked"), WheelLock),
+    **dict.fromkeys(("base", "compat", "extra_debs", "tool_debs"), DebLock),
+    **dict.fromkeys(("sources", "toolkit"), SourceLock),
 }
 
 
@@ -161,8 +150,13 @@ class ImageLock:
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        texts = {f"{lock.name}.txt": _KINDS[type(lock)][0](lock) for lock in self.all}
-        return dict(sorted(texts.items()))
+        locks = {role: lock for role in _ROLES if (lock := getattr(self, role))}
+        names = {
+            role: [one.name for one in lock] if isinstance(lock, tuple) else lock.name
+            for role, lock in locks.items()
+        }
+        texts = {f"{lock.name}.json": dumps(lock) for lock in self.all}
+        return dict(sorted({ROLES: json.dumps(names, indent=1) + "\n", **texts}.items()))
 
 
 def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
@@ -170,13 +164,13 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
     Raises LockError for a lock that is missing, damaged, or does not match images.yaml.
     """
-    _check_there(config, spec, folder)
+    _check_exist(config, spec, folder)
     base = base_input(spec)
     debs = requested.debs(base, folder)
     python = next((deb.version for deb in debs.debs if deb.name == "python3"), "")
     if python and not python.startswith(f"{spec.base.python}."):
         raise LockError(
-            f"locks/{base.name}.txt has python3 {python}, but base {spec.base.name} has "
+            f"locks/{base.name}.json has python3 {python}, but base {spec.base.name} has "
             f"python {spec.base.python} in images.yaml",
             f"correct python of base {spec.base.name}",
         )
@@ -198,9 +192,9 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         # Build tools are installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
-    item = toolkit_input(config, spec)
-    toolkit = requested.sources(item, folder) if item else None
-    lock = ImageLock(
+    archives = toolkit_input(config, spec)
+    toolkit = requested.sources(archives, folder) if archives else None
+    return ImageLock(
         wheels=kept,
         base=debs,
         build=requested.wheels(tool_input("tools-build", spec.platform), folder),
@@ -214,22 +208,18 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         toolkit=toolkit,
         unpacked=tuple(requested.wheels(item, folder) for item in unpacked_inputs(spec)),
     )
-    _check_complete(lock)
-    return lock
 
 
 def _check_facts(config: Config, spec: ImageSpec, folder: Path, wheels: WheelLock) -> None:
     """Raise LockError unless the facts of an image's torch are those of its wheel and extras."""
-    torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
-    if not (torch or spec.source.compiled):
-        return  # _check_complete names what a published image lacks
+    torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
     try:
         check_facts(facts_input(config, spec), folder, torch)
     except LockError as error:
         raise LockError(error.message, f"run `invoke lock --select {spec.id}`") from None
 
 
-def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
+def _check_exist(config: Config, spec: ImageSpec, folder: Path) -> None:
     """Raise LockError if an image has not all its locks."""
     items = image_inputs(config, spec)
     missing = [item for item in items if not item.path(folder).exists()]
@@ -243,12 +233,11 @@ def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
-    It is "" if none is locked. Raises LockError if there is no folder, or if a lock is damaged or
-    does not pin exactly that package.
+    It is "" if none is locked. Raises LockError if there is no folder, or if a lock is damaged.
     """
     items = {cuda.version: compat_input(config, cuda, platform) for cuda in config.cudas}
     return {
-        version: _read_compat(item, folder).debs[0].version.partition("-")[0]
+        version: requested.debs(item, folder).debs[0].version.partition("-")[0]
         if item and (item.path(folder).exists() or not folder.is_dir())
         else ""
         for version, item in items.items()
@@ -270,94 +259,27 @@ def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     """The locks of an image from the texts of `ImageLock.texts`, by file name.
 
-    Raises LockError if they are not the locks of one image, or if one is damaged or incomplete.
+    Raises LockError if they are not the locks of one image, or if one is damaged.
     """
-    named = {file.removesuffix(".txt"): text for file, text in texts.items()}
 
-    def find(
-        parse: Callable[[str, str], _Kind], pattern: str, *, second: bool = False
-    ) -> _Kind | None:
-        # The name of a variant's lock extends the plain image's, and so comes second.
-        names = sorted(name for name in named if re.fullmatch(pattern, name))[second:]
-        return parse(named[names[0]], names[0]) if names else None
+    def lock_of(role: str, name: Any) -> Any:
+        if isinstance(name, list):
+            return tuple(lock_of(role, each) for each in name)
+        return parse(_ROLES[role], texts[f"{name}.json"], name)
 
-    wheels, base = find(parse_wheels, "wheel-.*"), find(parse_debs, "base-.*")
-    build, sbom = find(parse_wheels, "tools-build.*"), find(parse_wheels, "tools-sbom")
-    problem = LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
-    if not (wheels and base and build and sbom):
-        raise problem
-    unpacked = sorted(name for name in named if name.startswith("unpacked-"))
-    lock = ImageLock(
-        wheels=wheels,
-        base=base,
-        build=build,
-        sbom=sbom,
-        compat=find(parse_debs, "compat-.*"),
-        extra_wheels=find(parse_wheels, "wheel-.*", second=True),
-        extra_debs=find(parse_debs, "base-.*", second=True),
-        sources=find(parse_sources, "source-.*"),
-        tools=find(parse_wheels, "build-.*-py.*"),
-        tool_debs=find(parse_debs, "build-(?!.*-py).*"),
-        toolkit=find(parse_sources, "toolkit-.*"),
-        unpacked=tuple(parse_wheels(named[name], name) for name in unpacked),
-    )
-    compiling = {bool(part) for part in (lock.sources, lock.tools, lock.tool_debs)}
-    if len(compiling) > 1 or {each.name for each in lock.all} != named.keys():
-        raise problem
-    for part in (lock.build, lock.base, lock.compat, lock.extra_wheels, lock.extra_debs):
-        if part and part.platform != lock.platform:
-            raise LockError(
-                f"not the locks of one image: {lock.wheels.name} is for {lock.platform}, "
-                f"{part.name} for {part.platform}"
-            )
-    _check_complete(lock)
+    try:
+        roles = json.loads(texts[ROLES])
+        lock = ImageLock(**{role: lock_of(role, name) for role, name in roles.items()})
+        whole = lock.texts().keys() == texts.keys()
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
     return lock
 
 
-def update(path: Path, lock: AnyLock) -> bool:
-    """Write a lock file, unless only the date of the old one differs.
-
-    Returns whether the file changed. Raises LockError, and writes nothing, if the lock is
-    incomplete or would be parsed differently: its content comes from indexes and archives.
-    """
-    form, parse, check = _KINDS[type(lock)]
-    text = form(lock)
-    if form(parse(text, lock.name)) != text:
-        raise LockError(f"locks/{path.name} is not written: it would be parsed differently")
-    check(lock)
-    with contextlib.suppress(LockError):  # replace a damaged file
-        before = grammar.read(path)
-        if form(replace(lock, date=parse(before, path.stem).date)) == before:
-            return False
-    grammar.write(path, text)
-    return True
-
-
-def _check_complete(lock: ImageLock) -> None:
-    """Raise LockError unless each lock of an image has everything requested."""
-    compiled = tuple(lock.compiled)
-    complete.check_wheels(lock.wheels, compiled=compiled)
-    if lock.extra_wheels:
-        complete.check_wheels(lock.extra_wheels, lock.wheels, compiled=compiled)
-    for sources in (lock.sources, lock.toolkit):
-        if sources:
-            complete.check_sources(sources)
-    more = [lock.extra_wheels] if lock.extra_wheels else []
-    complete.check_core(lock.wheels, *more, compiled=compiled)
-    if lock.tools:  # added to the plain image, whose versions stay
-        complete.check_wheels(lock.tools, lock.wheels, compiled=compiled, by_name=True)
-    for wheels in (lock.build, lock.sbom, *lock.unpacked):
-        complete.check_wheels(wheels)
-    complete.check_debs(lock.base)
-    for debs in (lock.extra_debs, lock.tool_debs):
-        if debs:
-            complete.check_debs(debs, lock.base)
-    if lock.compat:
-        complete.check_compat(lock.compat)
-
-
 def _beyond(
-    wider: tuple[LockRequest | None, LockRequest | None],
+    wider: tuple[WheelRequest | None, BaseRequest | None],
     folder: Path,
     wheels: WheelLock,
     debs: DebLock,
@@ -388,11 +310,4 @@ def _compat(config: Config, spec: ImageSpec, folder: Path) -> DebLock | None:
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
     item = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
-    return _read_compat(item, folder) if item else None
-
-
-def _read_compat(item: LockRequest, folder: Path) -> DebLock:
-    """The lock of a compat package, which pins exactly that."""
-    lock = requested.debs(item, folder)
-    complete.check_compat(lock)
-    return lock
+    return requested.debs(item, folder) if item else None

@@ -26,7 +26,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
-from torch_images.locks import grammar
+from torch_images.locks.files import write
 from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
@@ -230,7 +230,7 @@ def _rebuild(
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
         for name, text in image.lock.texts().items():
-            grammar.write(scratch / "locks" / name, text)
+            write(scratch / "locks" / name, text)
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
