@@ -47,7 +47,6 @@ SECOND = frozenset(
         "test_push",
         "test_push_platforms",
         "test_real_tree",
-        "test_release",
         "test_site",
     }
 )
