@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+
+from torch_images.build.render import SHARED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,3 +27,13 @@ def load(path: str) -> ModuleType:
     finally:
         del sys.modules[name]
     return module
+
+
+def installed_start(folder: Path) -> Path:
+    """The modules of the start as an image has them, in `folder`, without facts of an image."""
+    shutil.copytree(ROOT / "scripts" / "image" / "runtime", folder)
+    for name in SHARED["runtime"]:
+        path = folder / "torch_images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "torch_images" / name, path)
+    return folder

@@ -29,8 +29,9 @@ from torch_images.fetch.apt import Resolver, confined, sources, tree_room
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
+from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
-from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
+from torch_images.oci.layout import layout_digest, normalise, write_layout
 from torch_images.platforms import AMD64, Platform
 
 BASE = Base(

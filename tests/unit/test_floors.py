@@ -8,7 +8,19 @@ from pathlib import Path
 
 # From the ground up. The modules beside the folders are the ground: images copy some of them.
 FLOORS = (
-    *("", "config", "host", "oci", "bench", "locks", "fetch", "layers", "build", "verify"),
+    *(
+        "",
+        "inside",
+        "config",
+        "host",
+        "oci",
+        "bench",
+        "locks",
+        "fetch",
+        "layers",
+        "build",
+        "verify",
+    ),
     *("maintain", "publish", "cli"),
 )
 

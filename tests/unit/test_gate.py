@@ -10,6 +10,7 @@ import gate
 import pytest
 
 from torch_images.config.types import Config
+from torch_images.inside.features import FEATURES
 
 COMMIT = "a" * 40
 LOG = """\
@@ -155,7 +156,7 @@ def test_a_library_under_several_names_is_refused(wheel: Path, tools: Path) -> N
 
 def test_options_of_features_were_looked_up(config: Config, root: Path) -> None:
     """Each in the source of PyTorch 2.6.0 and, as a feature, in a published wheel."""
-    known = json.loads((root / "scripts/image/source/features.json").read_text())
+    known = FEATURES
     looked_up = json.loads((root / "tests/fixtures/torch-options.json").read_text())
     assert not {*looked_up["has"]} & {*looked_up["lacks"]}
     options = {feature["option"] for feature in known.values()} - {""}

@@ -25,10 +25,11 @@ from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.types import Removal
 from torch_images.errors import BuildError, LockError
 from torch_images.host.network import Network
+from torch_images.inside.times import EPOCH
 from torch_images.layers import make
 from torch_images.layers.make import ReadyLayer, making, write_layer
 from torch_images.layers.plan import LayerPlan, plan_layers
-from torch_images.oci.layout import EPOCH, Layer
+from torch_images.oci.layout import Layer
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 FILES = {

@@ -41,9 +41,10 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.inside.times import EPOCH
 from torch_images.layers.make import write_layer
 from torch_images.layers.plan import layer_plans, plan_layers
-from torch_images.oci.layout import EPOCH, write_layout
+from torch_images.oci.layout import write_layout
 
 NOTE = '{"driver":[535],"device":[2]}'  # of a compat library
 IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"

@@ -50,7 +50,7 @@ def test_one_stage_compiles(real: tuple[Config, ImageSpec, ImageLock], root: Pat
     assert "triton-tree" not in context.dockerfile
     assert "COPY --from=compile-torch /wheels/torch/ /\n" in context.dockerfile
     told = [f.path for f in context.files if f.path.startswith("source/") and "json" in f.path]
-    assert told == ["source/features.json", "source/torch.json"]
+    assert told == ["source/torch.json", "source/torch_images/inside/features.json"]
 
 
 def test_only_features_that_are_wanted_need_their_folders(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
-import importlib.util
-import json
 import re
 import zipfile
 from collections import Counter
@@ -31,9 +29,9 @@ from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
+from torch_images.inside.features import FEATURES, shows
 from torch_images.locks.facts import FactsLock, Uses
 from torch_images.locks.wheels import LockedWheel, WheelLock
-from torch_images.project import project_root
 
 # Part of uv's message about a requirement that conflicts with others.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
@@ -394,15 +392,7 @@ def _lacks(
 
 def _features(folder: Path) -> tuple[str, ...]:
     """The features of torch's libraries, by the same evidence as the gate of compiled wheels."""
-    source = project_root() / "scripts" / "image" / "source"
-    evidence = json.loads((source / "features.json").read_text())
-    # The gate is outside this package, because builds run it.
-    spec = importlib.util.spec_from_file_location("torch_images_gate", source / "gate.py")
-    assert spec
-    assert spec.loader
-    gate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gate)
-    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
+    return tuple(name for name in sorted(FEATURES) if shows(folder, name))
 
 
 def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> dt.date | None:
