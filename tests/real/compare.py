@@ -7,7 +7,6 @@ Python API is in the modules: torch's build writes stubs (.pyi) of all that it e
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 import zipfile
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.integration.support import ROOT
 from torch_images.fatbin import containers, section
 from torch_images.inside.features import FEATURES, shows
 from torch_images.markdown import table as markdown_table

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from tests.packages import make_deb
-from tests.servers import closed_port, web_server
+from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
 from torch_images.config.types import Base
 from torch_images.errors import (
@@ -114,11 +114,6 @@ def test_links_and_owners_survive_and_setuid_does_not(tmp_path: Path) -> None:
     "var/cache/ldconfig/aux-cache", "usr/lib/python3.11/__pycache__/a.pyc", "tmp/a"])  # fmt: skip
 def test_left_overs_are_dropped(path: str) -> None:
     assert not kept(path)
-
-
-@pytest.mark.parametrize("path", ["etc/passwd", "run", "tmp", "var/log", "usr/bin/python3", "."])
-def test_content_is_kept(path: str) -> None:
-    assert kept(path)
 
 
 class FakeResolver(Resolver):
@@ -237,16 +232,6 @@ def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> Non
     assert not (tmp_path / "bases").exists()
 
 
-def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
-    """A snapshot archive that does not answer may have it: the network is at fault, no lock."""
-    silent = dataclasses.replace(ADDED, snapshot=f"http://127.0.0.1:{closed_port()}/archive")
-    with web_server(files(NEW, TINI)) as (url, _):
-        here = resolver(tmp_path, url, NEW, TINI)
-        with pytest.raises(NetworkError, match=r"has g\+\+ 1, and one does not answer: "):
-            prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here, locked=True)
-        assert prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here).lock.unlocked
-
-
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"base-x\.txt was not resolved by `invoke lock`; run"):
         prepare(
@@ -270,16 +255,6 @@ def test_packages_that_are_there_are_not_added_again(tmp_path: Path) -> None:
         )
     assert (ready.lock.unlocked, ready.lock.debs) == (True, (TINI,))
     assert [p.name for p in Path(ready.contexts["debs"]).iterdir()] == ["tini_1_all.deb"]
-
-
-@pytest.mark.parametrize("unlocked", [False, True])
-def test_an_image_may_have_all_that_is_asked_for(tmp_path: Path, unlocked: bool) -> None:
-    """A resolved lock without packages is a lock like any other."""
-    ready = prepare(
-        ADDED, lock(unlocked=unlocked), cache=tmp_path, resolver=resolver(tmp_path, "http://none")
-    )
-    assert (ready.lock.debs, ready.lock.unlocked) == ((), unlocked)
-    assert list(Path(ready.contexts["debs"]).iterdir()) == []
 
 
 def test_a_lock_of_a_build_is_met_or_refused(tmp_path: Path) -> None:

@@ -41,22 +41,6 @@ def test_running_out_of_memory_is_recognised(text: str) -> None:
     assert compiling.KILLED.search(text)
 
 
-@pytest.mark.parametrize("text", ["error: 'Killed' was not declared\n", "-- Killed processes: 0\n"])
-def test_other_failures_are_not(text: str) -> None:
-    assert not compiling.KILLED.search(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Fatal error: can't write 3888 bytes to section .rodata of x.o: 'No space left on device'\n",
-    ],
-)
-def test_a_full_disk_is_recognised(text: str) -> None:
-    """As gcc's assembler said it of a full build folder."""
-    assert compiling.FULL.search(text)
-
-
 def test_archives_with_and_without_a_folder_at_the_top(step: ModuleType, tmp_path: Path) -> None:
     header = tmp_path / "header.h"
     header.write_text("x")
@@ -162,13 +146,4 @@ def test_git_tells_a_tree_without_history_its_commit(step: ModuleType, tmp_path:
     other = "0" * 40
     assert step.untold_commit(tmp_path, other) == (
         f"git should tell the commit {other}, but says: {commit}"
-    )
-
-
-def test_a_toolchain_without_git_is_refused_before_compiling(
-    step: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert step.untold_commit(tmp_path, "0" * 40) == (
-        "the tree's scripts ask git for the commit: add git to the source's packages"
     )

@@ -156,16 +156,6 @@ def test_names_file_and_kind(
     assert {d.kind for d in differences} - also == {kind}
 
 
-def test_equal_files_in_another_form_of_tar(against: Against) -> None:
-    [found] = against(layer(form=tarfile.GNU_FORMAT)).differences
-    assert (found.layer, found.kind, found.path) == (2, "encoding", "(the whole layer)")
-
-
-def test_another_header_with_equal_files(against: Against) -> None:
-    [found] = against(layer(put(uname="somebody"))).differences
-    assert (found.layer, found.kind, found.path) == (2, "encoding", "(the whole layer)")
-
-
 def test_the_configuration_is_compared_by_its_leaves(against: Against) -> None:
     found = against(layer(), created="y", cuda="12.8").differences
     assert [(d.layer, d.path, d.kind, d.first, d.second) for d in found] == [

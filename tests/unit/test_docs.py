@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shlex
 from pathlib import Path
@@ -10,17 +9,13 @@ from pathlib import Path
 import defaults
 import pytest
 from invoke.parser import Parser
-from invoke.program import Program
 
 import tasks
 from tests.releases import T130
 from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.jobs import GB, TORCH, Builder, choose, hours
-from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import ARM64
-from torch_images.publish import ledger
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BUILD = README.parent / "docs" / "build.md"
@@ -53,34 +48,6 @@ def test_the_tables_of_variants_and_sources_are_images_yaml(config: Config) -> N
     rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \|", text, re.MULTILINE)
     listed = {(s.variant.name, s.variant.description) for s in matrix(config)}
     assert listed | {(s.name, s.description) for s in config.sources} <= set(rows)
-
-
-def test_the_times_of_compiling_follow_the_formula() -> None:
-    text = (README.parent / "docs" / "compile.md").read_text()
-    row = re.compile(
-        r"^\| (\d+) cores, (\d+) GB \| ([^|]+) hours \| ([^|]+) hours \|$", re.MULTILINE
-    )
-    for kind in TORCH:
-        assert re.search(rf"\b{kind.seconds:g} for each of {kind.units} ", text)
-    rows = row.findall(text)
-    assert len(rows) == 3
-    for cores, memory, *cells in rows:
-        builder = Builder(cores=int(cores), memory=int(memory) * GB)
-        for cell, arches in zip(cells, (1, 6), strict=True):
-            found = hours(choose(builder, arches), builder, arches)
-            said = [float(word) for word in cell.split(" to ")]
-            assert said == pytest.approx(list(found), rel=0.05, abs=0.06)
-
-
-def test_the_table_of_drivers_says_what_helps_an_older_driver(config: Config, root: Path) -> None:
-    """Compat's version is the locked one; the README's own text once named another."""
-    table = tables(config, root, root / "locks")["drivers"]
-    compat = compat_versions(config, root / "locks")
-    rows = dict(re.findall(r"^\| `torch-(cu\d+)` \| \d{3}.+ \| (.+) \|$", table, re.MULTILINE))
-    assert rows["cu130"] == f"535, 550, 565, 570, 575, built with `--compat` ({compat['13.0']})"
-    assert rows["cu132"].startswith("none")
-    assert "`torch-cu128` | 570.26 or newer; from 525 on GPUs that it supports, unless" in table
-    assert "`torch-cu130` | 580.65.06 or newer |" in table
 
 
 def test_every_setting_of_the_profile_is_documented(
@@ -125,26 +92,3 @@ def test_every_command_exists(line: str) -> None:
     words = shlex.split(line)
     parsed = Parser(contexts=tasks.namespace.to_contexts()).parse_argv(words)
     assert parsed[0].name == words[0]
-
-
-def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """If not: tests/screens.py draws it again."""
-    words = ["pick", "--gpu", "RTX 5090", "--driver", "580.95.05"]
-    Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
-    drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
-    texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))
-    shown = "".join(texts).replace("\N{NO-BREAK SPACE}", " ")
-    assert shlex.join(words) in shown
-    # The picture wraps long lines.
-    said = "".join(capsys.readouterr().out.split())
-    assert said in "".join(shown.split())
-
-
-def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> None:
-    """Several pages say "200 checks or more"; a smaller suite makes that false."""
-    fewest = min(line.checks for line in ledger.read(root) if line.checks is not None)
-    found = [
-        int(n) for text in TEXTS for n in re.findall(r"(\d+) checks or more", text.read_text())
-    ]
-    assert len(found) >= 4
-    assert fewest >= max(found)

@@ -112,19 +112,6 @@ def test_all_that_it_names_is_in_the_folder(
 
 
 @pytest.mark.parametrize("axes", IMAGES)
-def test_the_steps_after_the_wheels_are_the_ordinary_ones(
-    config: Config, root: Path, axes: dict[str, str]
-) -> None:
-    spec = choose(config, **axes)
-    plan = plan_of(config, root, spec)
-    ours = instructions(plan.context.dockerfile)
-    theirs = instructions(rendered(config, root, spec).dockerfile)
-    start = theirs.index("FROM parent AS environment")
-    assert theirs[start : start + len(ours)] == ours
-    assert all(step.startswith("LABEL ") for step in theirs[start + len(ours) :])
-
-
-@pytest.mark.parametrize("axes", IMAGES)
 def test_each_wheel_is_fetched_once_by_its_hash(
     config: Config, root: Path, axes: dict[str, str]
 ) -> None:
@@ -144,19 +131,6 @@ def test_each_wheel_is_fetched_once_by_its_hash(
         assert (facts["python"], facts["mtime"]) == (spec.base.python, EPOCH)
         lines += text(context, f"{folder}/requirements.txt").splitlines()
     assert sorted(lines) == sorted(wheel.line for wheel in plan.lock.wheels.wheels)
-
-
-def test_what_it_says_of_itself(config: Config, root: Path) -> None:
-    """The labels of a build, without those by which `gc` knows what it may remove."""
-    context = rendered(config, root, choose(config, arch="12.0"))
-    plan = plan_of(config, root, choose(config, arch="12.0"))
-    labels = [s for s in instructions(context.dockerfile) if s.startswith("LABEL ")]
-    assert f'LABEL io.github.torch-images.inputs="sha256:{plan.identity}"' in labels
-    assert f'LABEL io.github.torch-images.torch="{T130}"' in labels
-    names = {label.split()[1].partition("=")[0] for label in labels}
-    assert not names & {"io.github.torch-images.id", "io.github.torch-images.lock"}
-    # The folder of a build would be taken for one of ours by its first line.
-    assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
 
 
 def test_what_cannot_be_one(config: Config, root: Path) -> None:

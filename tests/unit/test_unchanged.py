@@ -9,7 +9,6 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -186,40 +185,8 @@ def test_layers_from_elsewhere_are_read(space: Workspace) -> None:
     assert compiled.opened == 0
 
 
-def test_each_other_layer_is_opened_once(space: Workspace) -> None:
-    image = engine(tar("etc/one"), tar("etc/two"))
-    look(image, space)
-    look(image, space)
-    assert image.opened == 3
-
-
-def test_an_engine_that_does_not_show_its_layers(space: Workspace) -> None:
-    image = engine(tar("etc/one"))
-    image.works = False
-    assert look(image, space) == NOTHING
-
-
-def test_an_index_has_no_layers(space: Workspace) -> None:
-    image = engine(tar("etc/one"))
-    index = json.dumps({"manifests": []}).encode()
-    image.stored[digest(index)] = index
-    image.image = replace(image.image, id=digest(index))
-    assert look(image, space) == NOTHING
-
-
 @pytest.mark.parametrize("name", ["layer.json", "files.json"])
 def test_a_damaged_layer_of_the_cache_is_read(space: Workspace, name: str) -> None:
     look(engine(), space).passed("sha256:1")
     (space.cache / Part.LAYERS / "0" / name).write_text("{")
     assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
-
-
-def test_the_list_of_a_layer_that_an_older_version_packed(space: Workspace) -> None:
-    import zstandard
-
-    folder = space.cache / Part.LAYERS / "0"
-    (folder / "files.json").unlink()
-    (folder / "blob").write_bytes(zstandard.ZstdCompressor().compress(tar(*TORCH)))
-    look(engine(), space).passed("sha256:1")
-    (folder / "blob").unlink()
-    assert look(engine(), space).wheels == BOTH
