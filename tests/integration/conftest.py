@@ -46,7 +46,6 @@ SECOND = frozenset(
         "test_pod",
         "test_push",
         "test_push_platforms",
-        "test_real_tree",
         "test_site",
     }
 )

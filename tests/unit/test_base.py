@@ -25,7 +25,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.fetch.apt import Resolver, confined, sources, tree_room
+from torch_images.fetch.apt import Resolver, confined, tree_room
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
@@ -347,13 +347,6 @@ def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
         assert len(run.commands) == commands
     helper = ["mmdebstrap", "--unshare-helper", "find", str(tree)]
     assert run.commands == [[*helper, "-xdev", "-mindepth", "1", "-delete"]]
-
-
-def test_mirrors_replace_the_sources() -> None:
-    assert sources(("http://m/ubuntu", "deb http://n x y"), "noble") == (
-        "deb http://m/ubuntu noble main",
-        "deb http://n x y",
-    )
 
 
 class Bootstrap(FakeRunner):

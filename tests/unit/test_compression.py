@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from torch_images.build.build import check_compression
 from torch_images.build.labels import read, write_found
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.cli.build_tasks import Build
@@ -56,14 +55,6 @@ def test_a_rebuild_is_told_what_the_image_says(config: Config, root: Path) -> No
     assert _options(lock, Compression.SMALL)[-1] == "--compression=small"
     # Revisions from before do not know the word.
     assert _options(lock, Compression.FAST) == ["--locked"]
-
-
-def test_bases_on_which_the_wheels_are_copied(config: Config) -> None:
-    both = [choose(config, base=name) for name in ("bookworm", "ubuntu24.04")]
-    check_compression(both, Compression.FAST)
-    check_compression(both[:1], Compression.SMALL)
-    with pytest.raises(UsageError, match=r"--compression small does not work on ubuntu24\.04: "):
-        check_compression(both, Compression.SMALL)
 
 
 def test_small_layers_have_keys_of_their_own(config: Config, root: Path) -> None:

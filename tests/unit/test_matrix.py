@@ -37,23 +37,6 @@ def complaint(config: Config, **axes: str) -> str:
     return str(caught.value)
 
 
-def test_the_catalogue_is_some_forty_images(config: Config) -> None:
-    ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids))
-    assert 40 <= len(ids) <= 50
-    for name in (
-        f"cu128-torch{T128}-bookworm-runtime",
-        f"cu130-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-pod",
-        f"cu130-sm120-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-runtime-arm64",
-        f"cu130-torch{T130}-trixie-runtime-compat",
-        f"cu130-torch{T130}-trixie-pod-compat",
-    ):
-        assert name in ids
-
-
 def test_no_two_images_have_the_same_files(config: Config) -> None:
     """A word is in an identifier only if it changes files: no two render one context."""
     contexts: dict[str, list[str]] = defaultdict(list)
@@ -124,21 +107,6 @@ def test_what_is_no_identifier(identifier: str, reason: str) -> None:
 def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert find_image(CONFIG, text).id == text
-
-
-@pytest.mark.parametrize(
-    ("arch", "listed"),
-    [
-        ("12.0", ("sm_120",)),
-        ("9.0,12.0", ("sm_90", "sm_120")),
-        ("8.9", ("sm_86",)),  # what it loads: there is no such code for 8.9 itself
-        ("10.3", ("sm_100",)),
-    ],
-)
-def test_an_image_for_named_architectures_names_the_code_that_they_load(
-    config: Config, arch: str, listed: tuple[str, ...]
-) -> None:
-    assert choose(config, arch=arch, platform="linux/amd64").arch_list == listed
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from torch_images.config.types import (
     Source,
     Tree,
 )
-from torch_images.errors import UsageError, suggest
-from torch_images.host.network import detect
+from torch_images.errors import UsageError
 from torch_images.platforms import AMD64, ARM64
 
 CUDA = Cuda(
@@ -200,28 +199,6 @@ def test_features_of_a_source_that_is_compiled(config: Config) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [
-        ({"arch": ",;"}, "no architecture in ',;'; give one like 12.0"),
-        ({"arch": ","}, "no architecture in ','; give one like 12.0"),
-        ({"arch": "12.0+PTX"}, "'12.0+PTX' is not a compute capability like 9.0 or 12.0; {advice}"),
-        (
-            {"arch": "6.1"},
-            "CUDA 13.0 cannot target 6.1: its compiler supports 7.5 to 12.1; images.yaml does not "
-            "list 6.1 either; {advice}",
-        ),
-        ({"arch": "x"}, "'x' is not a compute capability like 9.0 or 12.0; {advice}"),
-    ],
-)
-def test_each_refusal_in_full(config: Config, axes: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        choose(config, **axes)
-    advice = suggest(axes["arch"], config.names("arch"))
-    assert config.names("arch")[0] in advice
-    assert str(caught.value) == message.format(advice=advice)
-
-
 def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> None:
     with pytest.raises(UsageError) as caught:
         choose(config, arch="7.0")
@@ -232,39 +209,3 @@ def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> N
     twice = replace(config, cudas=(*config.cudas, replace(config.cudas[0], version="12.9")))
     with pytest.raises(UsageError, match=r"; CUDA 12\.8 or 12\.9 can$"):
         choose(twice, arch="7.0")
-
-
-def test_every_variable_that_reaches_out() -> None:
-    found = detect(
-        {
-            "HTTP_PROXY": "http://a",
-            "https_proxy": "http://b",
-            "ALL_PROXY": "http://c",
-            "all_proxy": "http://other",
-            "no_proxy": "x",
-            "PIP_INDEX_URL": "https://1",
-            "UV_INDEX_URL": "https://2",
-            "TORCH_IMAGES_COMPAT_MIRROR": "https://compat/X/",
-            "TORCH_IMAGES_SOURCE_MIRROR": "https://source/X//",
-        }
-    )
-    assert found.proxies == (
-        ("HTTP_PROXY", "http://a"),
-        ("HTTPS_PROXY", "http://b"),
-        ("ALL_PROXY", "http://c"),
-        ("NO_PROXY", "x"),
-    )
-    assert found.index == "https://2"
-    assert (found.compat_mirror, found.source_mirror) == (
-        "https://compat/X",
-        "https://source/X",
-    )
-    assert detect({"UV_DEFAULT_INDEX": "https://0", "UV_INDEX_URL": "https://2"}).index == (
-        "https://0"
-    )
-
-
-def test_of_the_compile_cache_only_where_it_is_shared() -> None:
-    url = "redis://cache.example"
-    environ = {"CCACHE_REMOTE_STORAGE": url, "CCACHE_DIR": "/d", "CCACHE_DISABLE": "1"}
-    assert detect(environ).compile_cache == (("CCACHE_REMOTE_STORAGE", url),)

@@ -22,9 +22,8 @@ import pytest
 import zstandard
 
 from tests.libraries import library
-from tests.releases import T130
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner, invoke, on_an_image
+from tests.unit.fakes import FakeRunner, on_an_image
 from tests.unit.test_layers import FILES
 from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
@@ -47,7 +46,6 @@ from torch_images.layers.plan import layer_plans, plan_layers
 from torch_images.oci.layout import write_layout
 
 NOTE = '{"driver":[535],"device":[2]}'  # of a compat library
-IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 IMAGES: tuple[dict[str, str], ...] = (
     {},
     {"variant": "devel"},
@@ -136,26 +134,6 @@ def test_each_wheel_is_fetched_once_by_its_hash(
 def test_what_cannot_be_one(config: Config, root: Path) -> None:
     with pytest.raises(UsageError, match=r"base ubuntu24\.04 is a registry image"):
         check_standalone(on_an_image(config, root))
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
-        (
-            ("cu130-sm120-fork-trixie-runtime", "--standalone", "--output", "x"),
-            "source fork is compiled, which a standalone folder cannot do",
-        ),
-    ],
-)
-def test_what_a_user_is_told(
-    root: Path, tmp_path: Path, words: tuple[str, ...], error: str
-) -> None:
-    """Also on a machine without an engine and mmdebstrap, which a wrong command sets up nowhere."""
-    nothing = {"PATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    done = invoke(root, "render", *words, **nothing)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert done.stderr.startswith(f"error: {error}")
 
 
 # --- the folder on disk ---

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import Any
 import pytest
 import yaml
 from invoke.parser import Parser
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import tasks
 from torch_images.build.diskspace import disk_needed
@@ -153,30 +150,6 @@ def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
     assert "github.ref_type == 'tag'" in publish["if"]
     assert "if" not in stop
     assert {*jobs["release"]["needs"]} == {*jobs} - {"release"}
-
-
-def pins(name: str) -> set[tuple[str, str]]:
-    """Names and versions in a lock of the host."""
-    text = (ROOT / "locks" / name).read_text()
-    return set(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
-
-
-def test_the_locks_of_the_host_have_what_the_project_asks_for() -> None:
-    """Users get what users run; developers get the same releases of that, and more."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    users, developers = pins("host.txt"), pins("host-dev.txt")
-    assert users < developers
-    extras = project["optional-dependencies"]
-    for locked, lines in (
-        (users, project["dependencies"]),
-        (developers, (*extras["bench"], *extras["dev"])),
-    ):
-        for requirement in map(Requirement, lines):
-            versions = [v for name, v in locked if name == canonicalize_name(requirement.name)]
-            assert versions, requirement
-            assert all(requirement.specifier.contains(v) for v in versions), requirement
-    heavy = {"matplotlib", "mypy", "numpy", "ruff", "scipy"}
-    assert not heavy & {name for name, _ in users}
 
 
 @pytest.mark.parametrize(("name", "line"), INVOKED)
