@@ -310,12 +310,6 @@ def test_hooks_and_command(image: str, tmp_path: Path) -> None:
         ]
 
 
-def test_a_read_only_pod_still_starts(image: str, client: Client) -> None:
-    key, options = {"PUBLIC_KEY": client.key}, ("--read-only",)
-    with pod(image, "no JupyterLab", env=key, options=options) as name:
-        assert "start sshd failed: " in log(name)
-
-
 @pytest.mark.slow
 def test_devel_is_verified(workspace: Workspace, engine: Engine) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
