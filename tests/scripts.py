@@ -29,11 +29,11 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def installed_start(folder: Path) -> Path:
-    """The modules of the start as an image has them, in `folder`, without facts of an image."""
-    shutil.copytree(ROOT / "scripts" / "image" / "runtime", folder)
-    for name in SHARED["runtime"]:
-        path = folder / "torch_images" / name
+def installed(folder: Path, name: str) -> Path:
+    """The programs of scripts/image/NAME and what they import, in `folder`, as a context has them."""
+    shutil.copytree(ROOT / "scripts" / "image" / name, folder)
+    for module in SHARED[name]:
+        path = folder / "torch_images" / module
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "torch_images" / name, path)
+        shutil.copy(ROOT / "torch_images" / module, path)
     return folder

@@ -14,7 +14,7 @@ from typing import Any
 import compiling
 import pytest
 
-from tests.scripts import load
+from tests.scripts import installed, load
 
 
 @pytest.fixture
@@ -24,6 +24,12 @@ def step() -> ModuleType:
     module = load("scripts/image/source/build-wheel")
     sys.dont_write_bytecode, sys.path[:] = before
     return module
+
+
+def test_a_context_has_all_that_the_step_imports(tmp_path: Path) -> None:
+    folder = installed(tmp_path / "source", "source")
+    code = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    subprocess.run([sys.executable, "-IB", "-c", code, folder / "build-wheel"], check=True)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import command
 import pytest
 
-from tests.scripts import ROOT, installed_start, load
+from tests.scripts import ROOT, installed, load
 
 PROGRAM = (ROOT / "scripts/image/commands/torch-entrypoint").read_text()
 INSTALLED = "/usr/local/lib/torch-images"
@@ -24,7 +24,7 @@ QUIET = {b"TORCH_IMAGE_QUIET": b"1", b"PATH": os.fsencode(os.defpath)}
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """The program with this checkout's modules, which find no facts of an image beside them."""
-    modules = installed_start(tmp_path / "modules")
+    modules = installed(tmp_path / "modules", "runtime")
     path = tmp_path / "torch-entrypoint"
     path.write_text(PROGRAM.replace(INSTALLED, str(modules)).replace("-IS", "-ISB", 1))
     path.chmod(0o755)
