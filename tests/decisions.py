@@ -14,7 +14,7 @@ NOTES = {
 }
 VERSIONS = {"13.0": "580.95.05", "12.8": "570.211.01"}
 
-# nvmlBrandType_t once more, on purpose: the table must not follow scripts/image/runtime/decision.py.
+# nvmlBrandType_t once more, on purpose: the table must not follow torch_images/inside/decision.py.
 TESLA, GEFORCE, NVIDIA, UNKNOWN = 2, 5, 14, 0
 ROOT, READ_ONLY, USER, USER_READ_ONLY = "root", "root, read-only", "user", "user, read-only"
 APPTAINER = "/.singularity.d/libs"

@@ -8,6 +8,7 @@ writes the page. tests/unit/test_documents.py checks the data, and that the page
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import re
 from collections import Counter
@@ -92,10 +93,19 @@ def slugs(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@functools.cache
+def _json(path: Path) -> Mapping[str, list[dict[str, str]]]:
+    found: Mapping[str, list[dict[str, str]]] = json.loads(path.read_text())
+    return found
+
+
+_result = functools.cache(read)
+
+
 def correction(root: Path, part: str) -> Mapping[str, str] | None:
     """The correction of reference data that "FILE::WHAT" names."""
     path, _, what = part.partition("::")
-    for found in json.loads((root / path).read_text()).get("corrections", ()):
+    for found in _json(root / path).get("corrections", ()):
         if found["what"] == what:
             return dict(found)
     return None
@@ -104,7 +114,7 @@ def correction(root: Path, part: str) -> Mapping[str, str] | None:
 def figure(root: Path, part: str) -> str:
     """What a case of a result took: "0.377 ms, 4,265 GB/s" on which GPU."""
     path, _, key = part.partition("::")
-    result = read(root / path)
+    result = _result(root / path)
     found = result.figure(key)
     assert found is not None, part
     rate = f", {found.rate}" if found.rate else ""

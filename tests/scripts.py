@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+
+from torch_images.build.render import SHARED
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,3 +27,13 @@ def load(path: str) -> ModuleType:
     finally:
         del sys.modules[name]
     return module
+
+
+def installed(folder: Path, name: str) -> Path:
+    """The programs of scripts/image/NAME and what they import, in `folder`, as a context has them."""
+    shutil.copytree(ROOT / "scripts" / "image" / name, folder)
+    for module in SHARED[name]:
+        path = folder / "torch_images" / module
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "torch_images" / module, path)
+    return folder

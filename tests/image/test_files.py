@@ -45,6 +45,7 @@ MADE = re.compile(
     | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
     | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:bench|entrypoint|info))
     | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
+    | /usr/local/lib/torch-images/torch_images/(?:inside/)?[a-z_]+\.py
     | /usr/local/lib/torch-images/attention/torch_image_attention/[a-z0-9_]+\.py
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir

@@ -46,8 +46,6 @@ SECOND = frozenset(
         "test_pod",
         "test_push",
         "test_push_platforms",
-        "test_real_tree",
-        "test_release",
         "test_site",
     }
 )

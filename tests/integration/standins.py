@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import http.server
-import json
 import os
 import re
 import shutil
@@ -23,7 +21,6 @@ from tests.integration.support import ROOT
 from tests.releases import T130
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
-from torch_images.host.loopback import serving
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import dumps, read
 from torch_images.locks.wheels import WheelLock, read_wheels
@@ -39,40 +36,6 @@ def served(pages: Mapping[str, bytes]) -> Iterator[str]:
     real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
     with web_server(pages, real.removesuffix("/simple")) as (url, _):
         yield f"{url}/simple"
-
-
-@contextlib.contextmanager
-def model_hub(model: str, files: Mapping[str, bytes]) -> Iterator[str]:
-    """Serve the files of one model as Hugging Face's hub does, as far as a download asks; its URL."""
-    commit = "a" * 40
-
-    class Hub(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            head = {}
-            if path.startswith(f"/api/models/{model}/tree/"):
-                listed = [{"type": "file", "path": n, "size": len(files[n])} for n in files]
-                data = json.dumps([{**entry, "oid": commit} for entry in listed]).encode()
-            elif path.startswith(f"/api/models/{model}/"):
-                named = [{"rfilename": name} for name in files]
-                data = json.dumps({"id": model, "sha": commit, "siblings": named}).encode()
-            else:
-                data = files.get(path.removeprefix(f"/{model}/resolve/{commit}/"), b"")
-                head = {"X-Repo-Commit": commit, "ETag": '"1"'}
-            self.send_response(200 if data else 404)
-            for name, value in {**head, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
-    with serving(Hub) as url:
-        yield url
 
 
 def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:

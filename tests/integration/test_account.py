@@ -82,14 +82,6 @@ def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
     check(found(done.output))
 
 
-def test_root_and_a_user_with_a_home_keep_their_own(image: str, engine: Engine) -> None:
-    done = engine.run(image, "env", **facts())
-    assert "HOME=/root" in done.output.splitlines()
-    assert not {"LOGNAME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"} & {
-        line.partition("=")[0] for line in done.output.splitlines()
-    }
-
-
 NOEXEC = (
     "torch-images: torch.compile cannot load what it compiles: /tmp is mounted noexec; "
     "start the container with --tmpfs /tmp:exec"
@@ -114,12 +106,3 @@ def test_what_needs_a_mount_option_is_said(
     assert [f"torch-images: {json.loads(done.output)['user']['complaint']}"] == (
         said or ["torch-images: "]
     )
-
-
-def test_a_folder_that_can_be_loaded_from_is_taken_instead(image: str, engine: Engine) -> None:
-    """A home on a volume, as pods have it."""
-    mounts = {"/tmp": "", "/root": "exec"}
-    done = engine.run(image, "env", **facts(read_only=True, tmpfs=mounts))
-    place = "TORCHINDUCTOR_CACHE_DIR=/root/.cache/torch-images-0/torchinductor"
-    assert place in done.output.splitlines()
-    assert NOEXEC not in done.output

@@ -93,16 +93,6 @@ def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..
     assert images(engine) == before
 
 
-def test_a_disk_that_fills_up_while_packages_are_fetched(
-    config: Config, small_disk: Path, workspace: Workspace, runner: Runner
-) -> None:
-    resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
-    lock = read(DebLock, workspace.locks / "base-trixie.json")
-    with pytest.raises(DiskError, match=r"\.deb could not be saved: No space left on device"):
-        BaseMaker(cache=small_disk, resolver=resolver).base(choose(config).base, lock)
-    assert not list(small_disk.rglob(".partial-*"))
-
-
 def test_a_disk_that_fills_up_while_the_base_is_made(
     built: Built,
     config: Config,

@@ -183,18 +183,6 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     )
 
 
-@pytest.mark.slow
-def test_the_next_commit_finds_what_was_compiled(compiling: Compiling, tmp_path: Path) -> None:
-    # Another test may have compiled this commit, which makes this call short.
-    compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "before")
-    with (compiling.repositories.work(FORK) / "torch" / "__init__.py").open("a") as file:
-        file.write("\nNEXT = True\n")
-    compiling.commit()
-    found = hits(compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist"), "torch")
-    assert found["CUDA"][0] == found["CUDA"][1] > 0
-    assert found["C/C++"][0] >= 3
-
-
 def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> None:
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
@@ -267,19 +255,6 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     info, run = engine.inspect(reference), Runner()
     subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=run)
     return outside(subject, ()).checks
-
-
-@pytest.mark.slow
-def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
-    with changed(
-        compiling,
-        ("mkldnn]\n    # No", "mkldnn, cusparselt]\n    # No"),
-        ("without: [cusparselt]", "without: []"),
-    ):
-        assert refused(compiling) == (
-            'error: feature cusparselt is not in the wheel; CMake said: "Cannot find cuSPARSELt '
-            'library. Turning the option off"'
-        )
 
 
 @pytest.mark.slow
@@ -401,89 +376,6 @@ def step(
     return run.stream([*command, target["context"]], env=environment(network, wanted))
 
 
-# Compiles a unit of CUDA by the launcher, with the compile step's settings, and prints where each
-# object came from and its hash.
-CACHED = """
-import hashlib, json, os, subprocess, sys
-from pathlib import Path
-sys.path[:0] = ["/repo", "/repo/scripts/image/source"]
-import compiling
-tree, state, ledger = Path("/src/tree"), Path("/src/state"), Path("/src/units")
-for folder in (tree, state, ledger):
-    folder.mkdir(parents=True)
-(ledger / "recipe").touch()
-told = {"SOURCE_TREE": tree, "STATE": state, "UNITS": ledger, "KILLED": compiling.KILLED.pattern}
-told |= {"HEAVY_PLACES": 1, "HEAVY_FILES": "*/k.cu"}
-path = f"{sys.prefix}/bin:/usr/local/cuda/bin:{os.environ['PATH']}"
-
-def unit(what, *, a=1, b=1, c=1, d=1, threads=1):
-    (tree / "k.cu").write_text(
-        "template<class T> __global__ void f(T* x) {\\n#if __CUDA_ARCH__ >= 1200\\n"
-        f'#include "new.h"\\n*x += {a};\\n#elif __CUDA_ARCH__ >= 900\\n#include "old.h"\\n'
-        f"*x += {b};\\n#endif\\n}}\\nvoid g(float* x) {{ f<<<1, 1>>>(x); }}\\n"
-    )
-    (tree / "new.h").write_text(f"*x += {c};\\n")
-    (tree / "old.h").write_text(f"*x += {d};\\n")
-    words = ["/repo/scripts/image/source/compile", "nvcc"]
-    for target in (90, 120):
-        words += ["-gencode", f"arch=compute_{target},code=sm_{target}"]
-    words += ["-MD", "-MT", "k.o", "-MF", "k.o.d", "-x", "cu", "-c", f"{tree}/k.cu", "-o", "k.o"]
-    env = {**os.environ, **compiling.CACHE, **{k: str(v) for k, v in told.items()}}
-    env |= {"PATH": path, "HEAVY_THREADS": str(threads)}
-    subprocess.run(words, cwd=tree, env=env, check=True)
-    origin = (state / "finished").read_text().splitlines()[-1].split()[2]
-    seen[what] = [origin, hashlib.sha256((tree / "k.o").read_bytes()).hexdigest()]
-
-seen = {}
-unit("first")
-unit("again")
-unit("threads", threads=2)
-unit("code for 12.0", a=2)
-unit("code for 9.0", b=2)
-unit("header for 12.0", c=2)
-unit("header for 9.0", d=2)
-results = [p for p in (compiling.CACHE_FOLDER / "ccache").rglob("*R") if p.is_file()]
-for result in results:
-    data = bytearray(result.read_bytes())
-    data[len(data) // 2] ^= 255
-    result.write_bytes(data)
-unit("damaged")
-unit("mended")
-lost = (state / "lost").read_text().splitlines()
-print(json.dumps({"seen": seen, "results": len(results), "lost": len(lost)}))
-"""
-
-
-def test_what_the_compile_cache_takes_for_equal(compiling: Compiling, engine: Engine) -> None:
-    """Real nvcc and ccache. By what nvcc preprocesses, code for 12.0 alone would not count."""
-    tag = f"torch-images-toolchain:{os.getpid()}"
-    done = step(
-        compiling,
-        engine,
-        compiling.folder,
-        *("--target=toolchain", f"--tag={tag}", "--load"),
-        cache=default_cache(),
-    )
-    assert not done.code, done.output
-    try:
-        command = ["docker", "run", "--rm", "--network=none", f"--volume={ROOT}:/repo:ro", tag]
-        command += ["/opt/venv/bin/python", "-B", "-c", CACHED]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout.splitlines()[-1])
-    origins = {what: origin for what, (origin, _) in found["seen"].items()}
-    first = found["seen"]["first"][1]
-    equal = {what for what, (_, digest) in found["seen"].items() if digest == first}
-    assert equal == {"first", "again", "threads", "damaged", "mended"}
-    assert {w for w, origin in origins.items() if origin == "cache"} == {
-        *("again", "threads", "mended")
-    }
-    assert found["results"] == 5
-    assert found["lost"] == 1 + 4  # what was changed is compiled again as well
-
-
 @pytest.mark.slow
 def test_equal_wheels_from_two_directories(
     compiling: Compiling, engine: Engine, tmp_path: Path
@@ -601,15 +493,13 @@ def test_what_shows_a_feature_is_in_the_published_torch(
     """The evidence that compiled wheels are held to, looked for in the real one."""
     features = choose(config).features
     code = (
-        "import json, pathlib, sys; sys.path[:0] = ['/run/source', '/run/package']; import gate\n"
-        "known = json.loads(pathlib.Path('/run/source/features.json').read_text())\n"
+        "import pathlib, sys; sys.path.insert(0, '/run/package')\n"
+        "from torch_images.inside.features import FEATURES, shows\n"
         f"lib = pathlib.Path('{SITE}/torch/lib')\n"
-        "print(sorted(f for f in known if gate.shows(lib, known[f])))"
+        "print(sorted(feature for feature in FEATURES if shows(lib, feature)))"
     )
-    volumes = {
-        str(ROOT / "scripts/image/source"): {"bind": "/run/source", "mode": "ro"},
-        str(ROOT / "torch_images"): {"bind": "/run/package/torch_images", "mode": "ro"},
-    }
+    package = {"bind": "/run/package/torch_images", "mode": "ro"}
+    volumes = {str(ROOT / "torch_images"): package}
     done = engine.run(built.digest, "python", "-B", "-c", code, **quiet(volumes=volumes))
     assert done.output == f"{sorted(features)}\n"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.integration.standins import model_hub
 from tests.integration.support import ROOT, TESTS, Built, docker, invoke, running
 from tests.releases import T130
 from torch_images.host.engine import Engine
@@ -132,28 +131,6 @@ def test_a_volume_keeps_what_was_compiled(example: str) -> None:
     finally:
         docker("volume", "rm", volume)
     assert said == ["compiled", "from the cache"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", ["caches"], indirect=True)
-def test_a_volume_keeps_models(example: str) -> None:
-    """A user without a name fetches one from a stand-in for Hugging Face; others read it offline."""
-    volume = f"{TESTS}-models"
-    words = ["run", "--rm", f"--volume={volume}:/cache"]
-    fetch = ["hf", "download", "example/model"]
-    docker("volume", "rm", volume)
-    try:
-        with model_hub("example/model", {"config.json": b"{}"}) as address:
-            online = ("--network=host", f"--env=HF_ENDPOINT={address}", "--user=12345")
-            first = docker(*words, *online, example, *fetch)
-        offline = ("--network=none", "--env=HF_HUB_OFFLINE=1")
-        second = docker(*words, *offline, example, *fetch)
-        unknown = docker(*words, *offline, example, "hf", "download", "example/other")
-    finally:
-        docker("volume", "rm", volume)
-    assert "/cache/huggingface/hub/models--example--model/" in first.stdout, first.stdout
-    assert second.returncode == 0, second.stdout
-    assert unknown.returncode != 0
 
 
 @pytest.mark.parametrize("example", ["user"], indirect=True)

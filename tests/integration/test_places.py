@@ -80,42 +80,6 @@ def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
     assert TRAINED in done.stdout
 
 
-# The image's environment and the mounts, not its entrypoint.
-SRUN = """#!/bin/bash
-for word; do
-    case $word in
-        --container-image=*) ;;
-        --container-mounts=*) mounts=${word#*=} ;;
-        --container-workdir=*) folder=${word#*=} ;;
-        *) break ;;
-    esac
-    shift
-done
-program=$1
-shift
-exec docker run --rm --entrypoint="$program" --volume="$mounts:ro" --workdir="$folder" "$IMAGE" "$@"
-"""
-
-
-def test_a_job_of_slurm_with_pyxis(image: str, tmp_path: Path) -> None:
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho localhost\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "IMAGE": image}
-    env |= {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
-        ["bash", PLACES / "slurm-pyxis.sbatch"],
-        cwd=PLACES,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "torch-images: No GPU in this container" in done.stderr  # the start was there
-    assert TRAINED in done.stdout
-
-
 @pytest.mark.slow
 def test_a_dev_container(image: str, tmp_path: Path) -> None:
     """By the tool behind VS Code. What it starts without a shell has the choice of a login shell."""

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from tests.integration.standins import replace, served, small_project
-from tests.integration.support import Built, invoke, make_image, quiet, running
+from tests.integration.support import Built, invoke, make_image, running
 from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -113,13 +113,6 @@ def test_the_real_image(
     ours, plain = (engine.inspect(x.digest).layers for x in (real, built))
     assert ours[:count] == plain[:count]
     assert len(plain) - count in (2, 3)  # the image's own files, its description, perhaps compat
-
-
-@pytest.mark.slow
-def test_it_compiles_as_any_user(real: Built, engine: Engine) -> None:
-    code = "echo 'int main() { return 7; }' >/tmp/x.cu && nvcc -o /tmp/x /tmp/x.cu && /tmp/x"
-    options = quiet(user="1000:1000", tmpfs={"/tmp": "exec"})
-    assert engine.run(real.digest, "sh", "-c", code, **options).code == 7
 
 
 TOKEN = "secret-token"  # noqa: S105
@@ -258,18 +251,6 @@ def test_without_a_key_there_is_no_sshd(
         assert "Connection refused" in done.stderr
 
 
-def test_a_byte_that_is_no_text_leaves_one_line_out(
-    image: str, client: Client, tmp_path: Path
-) -> None:
-    """The pod never started."""
-    file, hook = "/root/.ssh/authorized_keys", tmp_path / "hook"
-    hook.write_text(f"mkdir -m 700 /root/.ssh; printf 'ssh-rsa \\377\\n' >{file}")
-    key, options = {"PUBLIC_KEY": client.key}, (f"--volume={hook}:/pre_start.sh:ro",)
-    with pod(image, "sshd listens", env=key, options=options) as name:
-        assert f"pod-start: {file}: line 1 is not a public key and was ignored\n" in log(name)
-        assert client.ssh(address(name), "true").returncode == 0
-
-
 def test_every_container_has_keys_of_its_own(image: str, client: Client) -> None:
     key = {"PUBLIC_KEY": client.key}
     look = ("sh", "-c", "cat /etc/ssh/ssh_host_*_key.pub")
@@ -309,21 +290,6 @@ def test_jupyter_wants_its_token(real: Built) -> None:
         assert TOKEN not in lines
 
 
-def test_no_program_of_an_added_package_is_setuid(image: str, engine: Engine) -> None:
-    """The openssh packages bring ssh-agent and ssh-keysign with such bits."""
-    look = ("find", "/", "-xdev", "-type", "f", "-perm", "/6000")
-    done = engine.run(image, *look, **quiet(entrypoint=[""]))
-    assert (done.code, done.output) == (0, "")
-
-
-def test_without_a_token_there_is_no_jupyter(image: str) -> None:
-    with (
-        pod(image, "no JupyterLab: JUPYTER_PASSWORD is not set") as name,
-        pytest.raises(requests.ConnectionError),
-    ):
-        jupyter(name, "")
-
-
 def test_hooks_and_command(image: str, tmp_path: Path) -> None:
     """In their order, with the container's environment; the last one becomes the command."""
     for hook, code in (("pre_start", 'echo "one $WORD"; exit 3'), ("post_start", "echo two")):
@@ -342,12 +308,6 @@ def test_hooks_and_command(image: str, tmp_path: Path) -> None:
             "two",
             "/workspace",
         ]
-
-
-def test_a_read_only_pod_still_starts(image: str, client: Client) -> None:
-    key, options = {"PUBLIC_KEY": client.key}, ("--read-only",)
-    with pod(image, "no JupyterLab", env=key, options=options) as name:
-        assert "start sshd failed: " in log(name)
 
 
 @pytest.mark.slow

@@ -215,21 +215,6 @@ def test_without_nv_the_start_asks_for_it(system: System, sif: str) -> None:
     assert said in done.stdout
 
 
-def test_doctor_names_what_apptainer_has_bound(system: System, sif: str) -> None:
-    lines = started(system, sif, "580.95.05", "cuda-doctor", "--json")
-    found = json.loads("\n".join(lines[lines.index("{") :]))
-    assert found["works"]
-    assert found["host"]["library"] == f"{HOSTS}/libcuda.so.1"
-    assert found["host"]["apptainer"]
-
-
-def test_the_job_of_slurm(system: System, sif: str) -> None:
-    slurm = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
-    done = system.run("bash", "slurm-apptainer.sbatch", **slurm)
-    assert done.returncode == 0, done.stdout
-    assert "processes on cpu, loss 0." in done.stdout
-
-
 # A device as NVIDIA's toolkit describes it to Podman, with the stand-ins for its libraries.
 CDI = {
     "cdiVersion": "0.5.0",
@@ -279,17 +264,3 @@ def test_podman_without_rights_starts_the_entrypoint(
     assert done.returncode == 0, done.stdout
     assert "torch-images: CUDA 13.0 uses the compat library" in done.stdout
     assert f"LOOK {COMPAT}/libcuda.so." in done.stdout
-
-
-def test_podman_keeps_the_callers_id_where_it_is_asked_to(
-    system: System, podman: tuple[str, ...]
-) -> None:
-    """With --userns=keep-id, as people run who want their own files in a mounted folder."""
-    *run, image = podman
-    (system.work / "look.py").write_text(LOOK)
-    told = ("--userns=keep-id", "--env=STUB_DRIVER=580.95.05", "--env=STUB_GPUS=2")
-    done = system.run(*run, *told, image, "sh", "-c", "id -u; python /look.py")
-    assert done.returncode == 0, done.stdout
-    assert "torch-images: CUDA 13.0 uses the host's driver 580.95.05" in done.stdout
-    assert "\n1000\n" in done.stdout
-    assert "LOOK /usr/lib/x86_64-linux-gnu/libcuda.so." in done.stdout

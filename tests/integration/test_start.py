@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,14 +24,6 @@ SEGMENTS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 @pytest.fixture(scope="module")
 def image(built: Built) -> str:
     return built.digest
-
-
-def shown(engine: Engine, image: str, *, env: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment of a container's command."""
-    done = engine.run(image, "sh", "-c", SHOW, environment=env or {}, **facts())
-    assert done.code == 0, done.output
-    found: dict[str, str] = json.loads(done.output.splitlines()[-1])
-    return found
 
 
 def kept(environment: dict[str, str]) -> dict[str, str]:
@@ -84,22 +75,6 @@ def test_orphans_are_reaped(image: str, engine: Engine) -> None:
     assert engine.run(image, "python", "-c", REAPS, **facts()).output.splitlines()[-1] == "False"
 
 
-def test_a_missing_command_ends_as_shells_end_it(image: str, engine: Engine) -> None:
-    done = engine.run(image, "no-such-command", **quiet())
-    said = "torch-images: there is no command 'no-such-command'\n"
-    assert (done.code, done.output) == (127, said)
-
-
-def test_the_command_gets_variables_that_no_shell_passes_on(image: str, engine: Engine) -> None:
-    """GitHub's actions, Kubernetes' envFrom and Spark use such names."""
-    given = {"a.b": "1", "INPUT_X-Y": "two\nlines", "spark.a-b": "", "BASH_FUNC_f%%": "() { :; }"}
-    code = "import json, os; print(json.dumps(dict(os.environ)))"
-    options = facts(environment={"TORCH_IMAGE_QUIET": "1", **given})
-    environment = json.loads(engine.run(image, "python", "-c", code, **options).output)
-    assert {name: environment.get(name) for name in given} == given
-    assert "ENV" not in environment
-
-
 def test_segments_are_expandable_where_processes_can_share_them(image: str, engine: Engine) -> None:
     """Docker's seccomp profile denies pidfd_getfd without SYS_PTRACE, and torch needs it then."""
     code = "import os; print(os.environ.get('PYTORCH_ALLOC_CONF'))"
@@ -110,26 +85,6 @@ def test_segments_are_expandable_where_processes_can_share_them(image: str, engi
         ({"cap_add": ["SYS_PTRACE"]}, SEGMENTS["PYTORCH_ALLOC_CONF"]),
     ):
         assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{found}\n"
-
-
-@pytest.mark.parametrize("user", ["0", "12345"])
-def test_a_damaged_host_is_one_line(image: str, engine: Engine, tmp_path: Path, user: str) -> None:
-    """Names of 300 letters, folders of root's, libraries that are none: never a traceback."""
-    conf, library = tmp_path / "conf", tmp_path / "library"
-    conf.write_text(f"/{'n' * 300}\n/root/x\n/opt/cuda-compat/13.0\n")
-    library.write_bytes(b"\x7fELF\x02\x01" + b"\xff" * 200)
-    places = {
-        "/etc/ld.so.conf.d/00-compat-1f2e.conf": conf,
-        "/opt/cuda-compat/13.0/libcuda.so.1": library,
-        "/usr/lib/x86_64-linux-gnu/libcuda.so.1": library,
-    }
-    mounts = [f"{path}:{place}:ro" for place, path in places.items()]
-    path = f"/root/x:/{'n' * 300}:{'d/' * 2500}"
-    options = facts(environment={"LD_LIBRARY_PATH": path}, volumes=mounts, user=user)
-    done = engine.run(image, "true", **options)
-    [line] = done.output.splitlines()
-    assert done.code == 0
-    assert line.startswith("torch-images: CUDA 13.0 ")
 
 
 @pytest.mark.parametrize("more", [{"init": True}, {"pid_mode": "host"}], ids=str)
@@ -144,28 +99,6 @@ def test_tini_does_not_warn_and_reaps_where_it_is_not_process_1(
 def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entrypoint: str) -> None:
     done = engine.run(image, "-c", "print(6 * 7)", entrypoint=[entrypoint], **facts())
     assert (done.code, done.output) == (0, "42\n")
-
-
-def test_it_says_what_a_setting_for_products_cannot_do(image: str, engine: Engine) -> None:
-    """This image has no CUTLASS. The line follows the one about CUDA."""
-    said = "torch-images: TORCH_IMAGE_GEMM=cutlass has no effect: no CUTLASS at /opt/cutlass; variant pod has it"
-    done = engine.run(image, "true", environment={"TORCH_IMAGE_GEMM": "cutlass"}, **facts())
-    assert done.code == 0
-    assert done.output.splitlines()[1:] == [said]
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({"TORCH_IMAGE_TF32": "0"}, {"TORCH_IMAGE_TF32": "0"}),
-        ({"PYTORCH_ALLOC_CONF": ""}, {**ON, "PYTORCH_ALLOC_CONF": ""}),
-        (SEGMENTS, {**ON, **SEGMENTS}),
-    ],
-)
-def test_what_the_user_sets_stays(
-    image: str, engine: Engine, given: dict[str, str], found: dict[str, str]
-) -> None:
-    assert kept(shown(engine, image, env=given)) == found
 
 
 SHELLS = {

@@ -7,7 +7,6 @@ Python API is in the modules: torch's build writes stubs (.pyi) of all that it e
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 import zipfile
@@ -17,13 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gate import shows
-
-from tests.integration.support import ROOT
 from torch_images.fatbin import containers, section
+from torch_images.inside.features import FEATURES, shows
 from torch_images.markdown import table as markdown_table
 
-FEATURES = ROOT / "scripts" / "image" / "source" / "features.json"
 LIBRARIES = (
     "libc10.so",
     "libc10_cuda.so",
@@ -90,8 +86,7 @@ def read(wheel: Path, scratch: Path) -> Wheel:
         for member in members:
             if re.fullmatch(r"torch/lib/[^/]+\.so[.0-9]*", member.filename):
                 (scratch / Path(member.filename).name).write_bytes(zipped.read(member))
-    evidence = json.loads(FEATURES.read_text())
-    found = frozenset(name for name, feature in evidence.items() if shows(scratch, feature))
+    found = frozenset(name for name in FEATURES if shows(scratch, name))
     paths = [scratch / name for name in LIBRARIES if (scratch / name).exists()]
     return Wheel(
         size=wheel.stat().st_size,

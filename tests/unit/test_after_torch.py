@@ -70,27 +70,6 @@ class Wraps:
 """
 PROXY, SLOTS = (WRAPS.replace("LOADER", loader) for loader in ("Proxy(spec.loader)", "Slots()"))
 FIRST, SECOND = (f"sys.meta_path.insert({place}, Wraps())" for place in (0, 1))
-# Two specifications are found before either is executed, as a package does that asks and then loads.
-TWICE = """
-import importlib.util, sys
-made, specs = [], [importlib.util.find_spec("torch") for _ in range(2)]
-for spec in specs:
-    torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(torch)
-    made.append(torch._C.allowed)
-assert torch.__loader__ is torch.__spec__.loader
-print(*made, type(torch.__loader__).__name__)
-"""
-# torch is loaded by a copy of its loader.
-COPIED = """
-import copy, importlib.util, sys
-spec = importlib.util.find_spec("torch")
-spec.loader = copy.HOW(spec.loader)
-assert spec.loader.get_filename("torch") == spec.origin
-torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(torch)
-print(torch._C.allowed, *(type(f).__name__ for f in sys.meta_path[:1]))
-"""
 # Another thread imports torch while this one asks the finders, without the lock of the import system.
 THREADS = """
 import sys, threading
@@ -145,20 +124,6 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
 
 def test_a_lazy_import_has_it_too(tmp_path: Path) -> None:
     assert run(tmp_path, LAZY) == ("True\n", "")
-
-
-@pytest.mark.parametrize("how", ["copy", "deepcopy"])
-def test_a_copy_of_the_loader_makes_the_setting(tmp_path: Path, how: str) -> None:
-    """Copying ended in a RecursionError."""
-    out, said = run(tmp_path, COPIED.replace("HOW", how))
-    assert out.split()[0] == "True"
-    assert "_Finder" not in out
-    assert said == ""
-
-
-def test_two_specifications_of_torch_can_be_executed(tmp_path: Path) -> None:
-    """The first has the setting: torch._C stays the same, and its setters are wrapped once. torch's own loader is what other packages then find."""
-    assert run(tmp_path, TWICE) == ("True False SourceFileLoader\n", "")
 
 
 @pytest.mark.parametrize(

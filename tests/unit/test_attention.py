@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attention.table import table
 from tests.scripts import load
 from torch_images.locks.wheels import read_wheels
 
@@ -115,27 +114,6 @@ def test_what_is_taken_was_measured_to_be_faster(
         assert ratios.get("backward", ratios["training"]) <= 1.0
 
 
-def test_each_release_has_a_report_and_is_on_the_page(rules: ModuleType) -> None:
-    reports = [json.loads(path.read_text()) for path in (*REPORTS, *GRIDS)]
-    page = (ROOT / "docs" / "attention.md").read_text()
-    [said] = [line for line in page.splitlines() if line.startswith("Measured releases: ")]
-    for place, (_, release) in rules.MEASURED.items():
-        assert (place, release) in {(on(r), r["torch"].partition("+")[0]) for r in reports}
-        assert f"torch {release} (cuDNN {place[1]})" in said
-    assert said.count("torch ") == len(rules.MEASURED)
-
-
-def test_the_page_has_the_rules(rules: ModuleType) -> None:
-    page = (ROOT / "docs" / "attention.md").read_text()
-    [table] = {id(table): table for table, _ in rules.MEASURED.values()}.values()
-    columns = [(s, m) for m in ("usual", "deterministic") for s in ("forward", "backward")]
-    for width in (64, 96, 128):
-        least = [table[column][width] for column in columns]
-        cells = (f"{x.shortest}, {x.operations:.2g}".replace("e+", "e") for x in least)
-        assert f"| {width} | {' | '.join(cells)} |\n" in page
-    assert {w for by_width in table.values() for w in by_width} == {64, 96, 128}
-
-
 def grid_rows() -> Iterator[tuple[tuple[tuple[int, int], str], dict[str, Any]]]:
     """Each point of the grids, with where it was measured."""
     for path in GRIDS:
@@ -168,31 +146,6 @@ def test_nothing_of_a_grid_is_taken_that_is_slower(rules: ModuleType) -> None:
             for pair in pairs(row, step):
                 assert pair["ratio"] <= 1.0 or pair["low"] < 0.92, (place, row)
     assert count >= 300
-
-
-def test_what_pays_much_in_a_grid_is_taken(rules: ModuleType) -> None:
-    """Where a pass is a third faster and takes more than some tenths of a millisecond."""
-    count = 0
-    for place, row in grid_rows():
-        for step in STEPS:
-            if row["operations"] > 1.36e11 and max(p["ratio"] for p in pairs(row, step)) < 0.67:
-                count += 1
-                assert step in taken(rules, place, row), (place, row)
-    assert count >= 100
-
-
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
-def test_the_documents_shape_meets_its_goal(rules: ModuleType, path: Path) -> None:
-    """At most 0.95 of torch's time; of cuDNN 9.24's, which is shorter, 0.97."""
-    report = json.loads(path.read_text())
-    first = report["rows"][0]
-    goal = 0.97 if on(report)[1] == "9.24" else 0.95
-    assert (first["shape"], first["causal"]) == ([16, 96, 96, 4096, 128], True)
-    asked = {"width": 128, "shortest": 4096, "operations": 6.6e12, "deterministic": False}
-    assert rules.faster("forward", on(report), **asked)
-    assert first["pairs"]["call"]["ratio"] <= goal
-    assert first["pairs"]["queued"]["ratio"] <= goal
-    assert not report["failed"]
 
 
 @pytest.mark.parametrize(
@@ -229,12 +182,6 @@ def test_where_the_rules_end(
 ) -> None:
     asked = {"width": width, "shortest": shortest, "operations": operations}
     assert rules.faster(step, (capability, cudnn), **asked, deterministic=False) is taken
-
-
-def test_the_page_shows_the_reports() -> None:
-    page = (REPORTS[0].parent / "README.md").read_text()
-    for path in REPORTS:
-        assert "\n".join(table(json.loads(path.read_text()))) in page
 
 
 def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:

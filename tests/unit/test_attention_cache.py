@@ -106,29 +106,6 @@ def test_a_damaged_file_is_compiled_again_and_said_once(
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_that_cannot_be_loaded_is_compiled_again(
-    kept: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compile_into(kernels(kept, tmp_path), 1, "A")
-
-    def fail(_: Path) -> Any:
-        raise RuntimeError("no object file")
-
-    cache = kept.Kernels({}, kept.Folder(tmp_path, fail), "")
-    assert 1 not in cache
-    assert "is damaged" in capsys.readouterr().err
-
-
-def test_a_damaged_file_beside_a_whole_one(kept: ModuleType, tmp_path: Path) -> None:
-    """Two processes that compiled at once may leave two files."""
-    compile_into(kernels(kept, tmp_path), 1, "A")
-    [file] = tmp_path.iterdir()
-    (tmp_path / f"{file.name.split('.')[0]}.{'0' * 64}.o").write_text("B")
-    cache = kernels(kept, tmp_path)
-    assert 1 in cache
-    assert cache[1].code == "A"
-
-
 @pytest.mark.parametrize("when", ["export_to_c", "rename"])
 def test_a_folder_that_fails_is_left_alone(
     kept: ModuleType,
@@ -155,33 +132,6 @@ def test_a_folder_that_fails_is_left_alone(
     )
     assert [line.rpartition(", ")[2] for line in said[1:]] == ["not kept", "not kept"]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_read_is_left_alone(
-    kept: ModuleType,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compile_into(kernels(kept, tmp_path, ""), 1, "A")
-
-    def fail(_: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    cache = kernels(kept, tmp_path, "")
-    assert 1 not in cache
-    assert 1 not in cache
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_file_that_another_process_removes(kept: ModuleType, tmp_path: Path) -> None:
-    compile_into(kernels(kept, tmp_path), 1, "A")
-    [file] = tmp_path.iterdir()
-    folder = kept.Folder(tmp_path, load_code)
-    file.unlink()
-    assert folder._read(file) is None
-    assert folder.path == tmp_path
 
 
 def test_nothing_is_kept_where_there_is_no_folder(
@@ -278,23 +228,6 @@ def test_a_program_that_imports_quack_gets_all_of_it(
     assert name == "quack.more" or not hasattr(quack, "more")
 
 
-def test_what_is_there_already_is_left_alone(loading: ModuleType, modules: None) -> None:
-    quack = importlib.import_module("quack")
-    importlib.import_module("triton.tools.disasm")
-    assert loading.interface().extract == 1
-    assert sys.modules["quack"] is quack
-
-
-@pytest.mark.parametrize("name", ["CUTE_DSL_PTXAS_PATH", "CUTE_CUBIN_PATH"])
-def test_settings_of_who_debugs_kernels(
-    loading: ModuleType, modules: None, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "/tmp/x")
-    found = loading.interface()
-    assert (found.extract == 1) is (name == "CUTE_CUBIN_PATH")
-    assert ("quack.kernels" in sys.modules) is (name == "CUTE_DSL_PTXAS_PATH")
-
-
 def test_a_failed_import_leaves_nothing_behind(
     loading: ModuleType, modules: None, tmp_path: Path
 ) -> None:
@@ -303,11 +236,3 @@ def test_a_failed_import_leaves_nothing_behind(
         loading.interface()
     assert gc.isenabled()
     assert importlib.import_module("quack").kernels() == "1"
-
-
-def test_without_flash_attention_4(loading: ModuleType, modules: None, tmp_path: Path) -> None:
-    for file in (*tmp_path.glob("flash_attn/cute/*.py"), *tmp_path.glob("quack/*.py")):
-        file.unlink()
-    (tmp_path / "quack").rmdir()
-    with pytest.raises(ModuleNotFoundError):
-        loading.interface()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_compare import compare, compared
-from bench_plots import plots
+from bench_compare import compare
 from bench_report import markdown
 from bench_results import Figure, Result, read
 
@@ -45,16 +43,6 @@ def test_shares_are_of_the_gpus_own_ceilings() -> None:
     assert found.share(transfer) is None
     assert result(attention).share(attention) is None
     assert result(GEMM, brain).share(brain) is None
-
-
-def test_a_case_may_name_the_ceiling_of_another_precision() -> None:
-    """As models of float32 do, whose convolutions use TF32."""
-    single = figure("precision/8192x8192/fp32", 1e-2, flops=5e11)
-    tf32 = figure("precision/8192x8192/tf32", 1e-3, flops=4e11)
-    model = figure("resnet-50/B=1/fp32", 1e-3, flops=1e11, items=1, unit="img", ceiling="tf32")
-    found = result(single, tf32, model)
-    assert found.share(model) == pytest.approx(0.25)
-    assert found.share(single) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -132,21 +120,6 @@ def test_a_notable_difference_that_may_be_chance_is_none() -> None:
     assert found.verdict == "equal"
 
 
-def test_figures_of_documents_have_no_samples_to_judge_by() -> None:
-    found = compare(result(GEMM), result(figure(GEMM.key, 2e-3), name="doc"))
-    assert [d.verdict for d in found] == ["no samples"]
-    text = compared(result(GEMM), result(GEMM, name="doc"), found)
-    assert "| gemm/8192x8192/fp16 | 1 | 2 | 2.000 | no samples |  |" in text
-    assert "B has no samples: a document gives one figure for each case." in text
-    assert "Whether a difference is more than chance cannot be told" in text
-    assert text.endswith("Geometric mean of B / A over 1 cases: 2.000.")
-
-
-def test_nothing_in_common() -> None:
-    with pytest.raises(UsageError, match="x and y have no case in common"):
-        compare(result(GEMM), result(COPY, name="y"))
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 3}', '{"schema": 1, "cases": [1]}'])
 def test_another_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
@@ -155,32 +128,3 @@ def test_another_file(tmp_path: Path, text: str) -> None:
         read(path)
     assert "\n" not in str(caught.value)
     assert "x.json" in str(caught.value)
-
-
-def test_the_first_format_is_read(tmp_path: Path) -> None:
-    """It has no ceilings, and does not say whether a single set of inputs fits the cache."""
-    path = tmp_path / "x.json"
-    case = {"median": 1e-3, "samples": [1e-3], "quartiles": [1e-3, 1e-3], "flops": 1, "items": 1}
-    cases = [
-        {**case, "key": "resnet-50/B=1/fp32", "sets": 1},
-        {**case, "key": "resnet-50/B=1/fp16", "sets": 1},
-        {**case, "key": "gemm/1x1/fp32", "sets": 38, "items": 0},
-    ]
-    machine = {**MACHINE, "l2_bytes": 100}
-    path.write_text(json.dumps({"schema": 1, "machine": machine, "cases": cases}))
-    found = read(path)
-    assert [f.ceiling for f in found.figures] == ["tf32", "", ""]
-    assert [found.inputs(f) for f in found.figures] == ["", "", "38 sets"]
-    assert "This result has format 1." in markdown(found)
-    path.write_text(json.dumps({"schema": 2, "machine": machine, "cases": cases}))
-    assert [f.ceiling for f in read(path).figures] == ["", "", ""]
-    assert "has format 1" not in markdown(read(path))
-
-
-def test_the_committed_report_is_of_the_committed_result(root: Path, tmp_path: Path) -> None:
-    folder = root / "docs/benchmarks/h200"
-    found = read(folder / "result.json")
-    references = [read(p) for p in sorted((root / "benchmarks/reference").glob("*.json"))]
-    assert markdown(found, references, plots(found, tmp_path)) == (folder / "README.md").read_text()
-    for plot in tmp_path.iterdir():
-        assert (folder / plot.name).is_file()

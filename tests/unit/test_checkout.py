@@ -19,7 +19,6 @@ from torch_images.host.runner import Completed, Runner
 from torch_images.locks.sources import LockedTree
 
 URL, COMMIT = "https://host/x", "a" * 40
-ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"}
 
 
 class Watched(Runner):

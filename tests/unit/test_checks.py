@@ -46,13 +46,6 @@ def test_programs_without_an_extension_are_type_checked(
     assert tools["mypy"]["scripts_are_modules"]
 
 
-def test_all_tests_are_type_checked(root: Path, tools: dict[str, Any]) -> None:
-    """But for stand-ins of other projects' trees."""
-    folders = {str(p.parent.relative_to(root)) for p in (root / "tests").rglob("*.py")}
-    checked = {name.removesuffix("/*.py") for name in tools["mypy"]["files"]}
-    assert {name for name in folders if not name.startswith("tests/fixtures/")} <= checked
-
-
 def test_each_extra_is_imported_in_its_images(config: Config, root: Path) -> None:
     """What is unpacked is no module; a test of its own looks at that."""
     source = ast.parse((root / "tests/container/test_extras.py").read_text())

@@ -150,14 +150,6 @@ def test_a_slice_stops_and_the_next_call_goes_on(builder: Builder) -> None:
     assert builder.counts() == (3, UNITS - 3)
 
 
-def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder) -> None:
-    """A build that takes a failure for a missing feature must not give a wheel."""
-    wanted = Wanted(deadline=time.time() + 2)
-    builder.source(0, "//run sleep 3\n")
-    ended, _ = builder.build(wanted=wanted, TOLERANT="1")
-    assert "unfinished" in str(ended)
-
-
 def test_the_units_that_took_longest_are_begun_first(builder: Builder) -> None:
     """Else the longest may begin last, and all other processors wait for it."""
     ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another recipe")
@@ -168,11 +160,6 @@ def test_the_units_that_took_longest_are_begun_first(builder: Builder) -> None:
     begun = (builder.top / "work" / "state" / "finished").read_text().split("\n")
     order = [units.name(f"build/u{number}.o") for number in (4, 2, 1, 3, 5, 0)]
     assert [line.partition(" ")[0] for line in begun if line] == order
-
-
-def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:
-    ended, _ = builder.build(wanted=Wanted(deadline=time.time() - 1))
-    assert ended == "build-wheel: unfinished: tree was not begun"
 
 
 def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root: Path) -> None:
@@ -201,17 +188,6 @@ def test_out_of_memory_with_fewer_jobs(builder: Builder, capfd: pytest.CaptureFi
     assert builder.build(chosen=Jobs(jobs=4, heavy=1, threads=1))[0] == 0
     out = capfd.readouterr().out
     assert out.index("continuing with 2 jobs") < out.index("continuing with 1 jobs")
-
-
-def test_a_compiler_that_was_killed_once_costs_no_jobs(
-    builder: Builder, capfd: pytest.CaptureFixture[str]
-) -> None:
-    once = KILLED.replace("//run ", '//run [ -e "$STATE/once" ] || { touch "$STATE/once"; ').strip()
-    builder.source(1, f"{once}; }}\n")
-    assert builder.build(chosen=Jobs(jobs=2, heavy=1, threads=1))[0] == 0
-    out = capfd.readouterr().out
-    assert "tree: compilers killed and started again: 1\n" in out
-    assert "out of memory" not in out
 
 
 def test_units_that_the_cache_lost_are_told(
@@ -264,25 +240,6 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
         f"127.0.0.1:{port}: [Errno {errno.ECONNREFUSED}] "
     )
     assert "secret" not in str(ended)
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["redis://:secret@host:99999", "redis://:secret@[::1", "redis://user:secret/more@host"],
-)
-def test_a_shared_cache_that_is_no_url(builder: Builder, url: str) -> None:
-    ended, _ = builder.build(CCACHE_REMOTE_STORAGE=url)
-    assert str(ended).startswith("build-wheel: tree: the shared compile cache does not answer: ")
-    assert "secret" not in str(ended)
-
-
-def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:
-    assert builder.build()[0] == 0
-    time.sleep(0.02)  # the next recipe is a later one
-    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "recipe")
-    assert len(ledger.compiled()) == UNITS
-    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another")
-    assert (len(ledger.compiled()), len(ledger.known())) == (0, UNITS)
 
 
 def test_what_ninja_would_compile(builder: Builder) -> None:
@@ -363,10 +320,3 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
         "2.0 GB",
         "46 MB",
     ]
-
-
-def test_a_full_disk_is_told_from_other_errors() -> None:
-    assert compiling.is_full(OSError(errno.ENOSPC, "x"))
-    copying = [("a", "b", "[Errno 28] No space left on device: 'b'")]
-    assert compiling.is_full(shutil.Error(copying))
-    assert not compiling.is_full(OSError(errno.EACCES, "x"))

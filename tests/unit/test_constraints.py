@@ -80,12 +80,6 @@ def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(
     assert "nvidia-cudnn-cu13" in held
 
 
-def test_a_variant_holds_what_it_adds_of_the_toolkit(config: Config, root: Path) -> None:
-    held = pins(config, root, cuda="13.0", variant="pod")
-    assert "nvidia-cuda-nvcc" in held
-    assert not [name for name in held if name.startswith("nvidia-cutlass")]  # vLLM needs another
-
-
 def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -> None:
     """Else it locks, and downloads, all of it again, and a torchvision for another torch."""
     for variant, fitting in (

@@ -98,44 +98,11 @@ def test_a_layer_is_packed_twice_and_unpacked_once(config: Config, plain: Locked
     assert more == pytest.approx(1_000_000 * WHEEL, abs=1)
 
 
-def test_a_torch_for_named_architectures_takes_less(config: Config, plain: LockedImage) -> None:
-    narrowed = LockedImage(spec=choose(config, arch="12.0"), lock=plain.lock)
-    less = needed(config, plain) - needed(config, narrowed)
-    assert less == pytest.approx(600_000 * (WHEEL - PRUNED), abs=1)
-
-
-def test_what_images_share_counts_once(config: Config, plain: LockedImage) -> None:
-    more = wheels(plain.lock.wheels, wheel("torch", 600_000), wheel("scipy", 100_000))
-    other = of(plain, wheels=more)
-    both = needed(config, plain, plain, other) - needed(config, plain)
-    assert both == pytest.approx(100_000 * WHEEL + STEPS, abs=1)
-
-
-def test_what_a_variant_adds_counts(config: Config, plain: LockedImage) -> None:
-    cutlass = wheels(plain.lock.wheels, wheel("cutlass", 10_000))
-    vision = wheels(plain.lock.wheels, wheel("vision", 100_000))
-    more = needed(config, of(plain, unpacked=(cutlass,), extra_wheels=vision))
-    assert more - needed(config, plain) == pytest.approx(110_000 * ADDED, abs=1)
-
-
-def test_the_base_counts_once(config: Config, plain: LockedImage) -> None:
-    size = sum(deb.size for deb in plain.lock.base.debs)
-    assert steps(config, plain) == pytest.approx(size * BASE + STEPS, abs=1)
-    assert needed(config, plain, plain) == needed(config, plain)
-
-
 def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: LockedImage) -> None:
     bare = of(compiled, sources=None, tools=None, toolkit=None)
     more = needed(config, compiled) - needed(config, bare)
     assert more == pytest.approx(200_000 * ADDED + 30_000 * 3.85 + 45 * GB, abs=1)
     assert needed(config, compiled, compiled) == needed(config, compiled) + 45 * GB
-
-
-def test_each_further_architecture_needs_more(compiled: LockedImage, config: Config) -> None:
-    for arch, further in (("9.0,12.0", 1), ("8.0,9.0,12.0", 2)):
-        spec = choose(config, arch=arch, source="fork", cuda="12.8")
-        more = needed(config, LockedImage(spec=spec, lock=compiled.lock))
-        assert more == needed(config, compiled) + further * 5 * GB
 
 
 def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -> None:
@@ -168,14 +135,6 @@ def test_the_last_byte_counts(
     else:
         with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free"):
             check_disk(tmp_path, config, [plain])
-
-
-def test_no_images_and_no_disk_to_see_need_nothing(
-    config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, 0))
-    check_disk(tmp_path, config, [])
-    check_disk(None, config, [plain])
 
 
 class Asked(FakeEngine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shlex
 from pathlib import Path
@@ -12,19 +11,14 @@ import pytest
 
 from tests.documents import slugs
 from tests.releases import T130
-from tests.unit.fakes import INV, invoke
 from torch_images.cli.collection import VERBS
 from torch_images.cli.parser import parse
 from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.jobs import GB, TORCH, Builder, choose, hours
-from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import ARM64
-from torch_images.verify import ledger
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BUILD = README.parent / "docs" / "build.md"
 
 
 def test_the_tables_are_up_to_date(config: Config, root: Path) -> None:
@@ -47,33 +41,6 @@ def test_the_tables_are_the_same_on_an_arm_processor(
     name = f"cu130-torch{T130}-trixie-runtime"
     assert f" | {served[name]} | {served[f'{name}-arm64']} | " in row
     assert " | 7.0 7.5 8.0 8.6 8.9 9.0 10.0 12.0 | none | " in here["images"]  # CUDA 12.8
-
-
-def test_the_times_of_compiling_follow_the_formula() -> None:
-    text = (README.parent / "docs" / "compile.md").read_text()
-    row = re.compile(
-        r"^\| (\d+) cores, (\d+) GB \| ([^|]+) hours \| ([^|]+) hours \|$", re.MULTILINE
-    )
-    for kind in TORCH:
-        assert re.search(rf"\b{kind.seconds:g} for each of {kind.units} ", text)
-    rows = row.findall(text)
-    assert len(rows) == 3
-    for cores, memory, *cells in rows:
-        builder = Builder(cores=int(cores), memory=int(memory) * GB)
-        for cell, arches in zip(cells, (1, 6), strict=True):
-            found = hours(choose(builder, arches), builder, arches)
-            said = [float(word) for word in cell.split(" to ")]
-            assert said == pytest.approx(list(found), rel=0.05, abs=0.06)
-
-
-def test_the_table_of_drivers_says_what_helps_an_older_driver(config: Config, root: Path) -> None:
-    """Compat's version is the locked one; the README's own text once named another."""
-    table = tables(config, root, root / "locks")["drivers"]
-    compat = compat_versions(config, root / "locks")
-    rows = dict(re.findall(r"^\| `torch-(cu\d+)` \| \d{3}.+ \| (.+) \|$", table, re.MULTILINE))
-    assert rows["cu130"].startswith("535, 550, 565, 570, 575, ")
-    assert compat["13.0"] in rows["cu130"]
-    assert not re.search(r"\d", rows["cu132"])
 
 
 def test_every_setting_of_the_profile_is_documented(
@@ -120,18 +87,6 @@ def test_every_command_exists(line: str) -> None:
     parse(VERBS, words[0], words[1:])
 
 
-def test_the_picture_of_pick_shows_what_it_says(root: Path) -> None:
-    """If not: tests/screens.py draws it again."""
-    words = ["pick", "--gpu", "RTX 5090", "--driver", "580.95.05"]
-    printed = invoke(root, *words, name=INV).stdout
-    drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
-    texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))
-    shown = "".join(texts).replace("\N{NO-BREAK SPACE}", " ")
-    assert shlex.join(words) in shown
-    # The picture wraps long lines.
-    assert "".join(printed.split()) in "".join(shown.split())
-
-
 @pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     """Links of the project itself; those of the network are not asked."""
@@ -141,11 +96,3 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not heading or heading in slugs(target.read_text()), link
-
-
-def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> None:
-    fewest = min(line.checks for line in ledger.read(root) if line.checks is not None)
-    texts = (text.read_text() for text in TEXTS)
-    found = [int(n) for text in texts for n in re.findall(r"more than (\d+) checks", text)]
-    assert found
-    assert fewest > max(found)

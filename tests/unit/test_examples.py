@@ -13,10 +13,6 @@ import jsonschema
 import pytest
 import yaml
 
-from torch_images.config.matrix import matrix
-from torch_images.config.tags import floating
-from torch_images.config.types import Config
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 PAGES = {"derive": ROOT / "docs" / "derive.md", "places": ROOT / "docs" / "places.md"}
@@ -41,17 +37,6 @@ def test_the_page_shows_the_file_itself(path: Path) -> None:
     shown = re.search(rf"^{link}.*\n\n```(?!console)\w*\n((?:.*\n)*?)```$", page, re.MULTILINE)
     assert shown is None or shown[1] == path.read_text()
     assert shown or path.suffix != ".Dockerfile", f"{name} is not shown"
-
-
-@pytest.mark.parametrize("page", PAGES.values(), ids=lambda path: path.name)
-def test_a_page_names_images_that_can_be_built(page: Path, config: Config) -> None:
-    """Under any registry, and as Enroot writes it."""
-    known = {
-        f"{spec.repository}:{tag}" for spec in matrix(config) for tag in floating(config, spec)
-    }
-    named = set(re.findall(r"\btorch-cu\d+:[\w.+-]+\b", page.read_text()))
-    assert named
-    assert named <= known
 
 
 def problems(text: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 # From the ground up. The modules beside the folders are the ground: images copy some of them.
 FLOORS = (
-    *("", "config", "host", "oci", "locks", "fetch", "layers", "build", "verify"),
+    *("", "inside", "config", "host", "oci", "locks", "fetch", "layers", "build", "verify"),
     *("maintain", "pick", "publish", "pipeline", "cli"),
 )
 # Where functions import modules of the project, so that other verbs start faster: all of cli, and

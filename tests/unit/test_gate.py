@@ -10,6 +10,7 @@ import gate
 import pytest
 
 from torch_images.config.types import Config
+from torch_images.inside.features import FEATURES
 
 COMMIT = "a" * 40
 LOG = """\
@@ -79,10 +80,6 @@ def test_a_missing_feature(wheel: Path, tools: Path, feature: str, said: str) ->
     assert problems(wheel, tools, features=[feature]) == [expected]
 
 
-def test_a_library_that_is_missing_shows_nothing(wheel: Path, tools: Path) -> None:
-    assert problems(wheel, tools, features=["nvshmem"]) == ["feature nvshmem is not in the wheel"]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
@@ -105,23 +102,6 @@ def test_another_version(wheel: Path, tools: Path, key: str, value: str, line: s
 )
 def test_other_machine_code(wheel: Path, tools: Path, arches: str, lines: list[str]) -> None:
     assert problems(wheel, tools, arches=arches) == lines
-
-
-def test_ptx_that_nobody_asked_for(wheel: Path, tools: Path) -> None:
-    (tools / "listing-ptx").write_text("PTX file    1: libtorch_cuda.1.sm_120.ptx\n")
-    assert problems(wheel, tools) == ["libtorch_cuda.so has PTX for 12.0, which was not asked for"]
-
-
-def test_single_kernels_are_no_mistake(wheel: Path, tools: Path) -> None:
-    many = "".join(
-        f"ELF file {n}: x.{n}.sm_90.cubin\nELF file {n}: x.{n}.sm_120.cubin\n" for n in range(9)
-    )
-    (tools / "listing-elf").write_text(f"{many}ELF file 99: x.99.sm_90a.cubin\n")
-    assert problems(wheel, tools) == []
-    (tools / "listing-elf").write_text(f"{many}ELF file 99: x.99.sm_80.cubin\n")
-    assert problems(wheel, tools) == [
-        "libtorch_cuda.so has machine code for 8.0, which was not asked for"
-    ]
 
 
 def test_linear_algebra_without_magma_may_have_no_code(wheel: Path, tools: Path) -> None:
@@ -155,7 +135,7 @@ def test_a_library_under_several_names_is_refused(wheel: Path, tools: Path) -> N
 
 def test_options_of_features_were_looked_up(config: Config, root: Path) -> None:
     """Each in the source of PyTorch 2.6.0 and, as a feature, in a published wheel."""
-    known = json.loads((root / "scripts/image/source/features.json").read_text())
+    known = FEATURES
     looked_up = json.loads((root / "tests/fixtures/torch-options.json").read_text())
     assert not {*looked_up["has"]} & {*looked_up["lacks"]}
     options = {feature["option"] for feature in known.values()} - {""}

@@ -18,12 +18,13 @@ import cuda_runtime
 import effect
 import facts
 import pytest
-from decision import Choice, Host, Note, Probe
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.decisions import NOTES
 from tests.packages import elf
+from torch_images.inside import elfnote
+from torch_images.inside.decision import Note, Probe
 
 SOUND = elf(NOTES["13.0"])
 HEADER = struct.Struct("<40xQ10xHHH")
@@ -69,20 +70,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(note_of('{"driver": ["5a"], "device": [1]}'))
 def test_a_damaged_library_has_no_note(library: Path, data: bytes) -> None:
     library.write_bytes(data)
-    assert isinstance(facts.read_note(library), Note | None)
+    assert isinstance(elfnote.read_note(library), Note | None)
 
 
 def test_a_library_of_any_size_is_read_in_small_parts(library: Path) -> None:
     """Sections of 50 GB in a sparse file: without a limit, there is no memory for them."""
     library.write_bytes(SOUND)
-    wanted = facts.read_note(library)
+    wanted = elfnote.read_note(library)
     offset, size, count, _ = HEADER.unpack_from(SOUND)
     table = bytearray(SOUND)
     for i in range(count):
         struct.pack_into("<Q", table, offset + size * i + 32, 50 << 30)
     library.write_bytes(table)
     os.truncate(library, 60 << 30)
-    assert facts.read_note(library) == wanted
+    assert elfnote.read_note(library) == wanted
     assert wanted
 
 
@@ -204,31 +205,3 @@ def test_a_start_ends_with_its_line_where_nothing_may_be_read(
         if target.exists():
             target.chmod(0o755)
     assert line.startswith("CUDA 13.0 ")
-
-
-@given(st.text(max_size=40), st.lists(st.text(max_size=300), max_size=4))
-def test_any_search_path_is_kept(before: str, parts: list[str]) -> None:
-    """And a folder of ours is put before it only if it has another libcuda."""
-    path = ":".join([before, *parts]).replace("\0", "").replace("/opt/cuda-compat", "")
-    choice, host = Choice("compat", works=True, reason="", folder="/new"), Host()
-    how, changes = effect.apply(
-        choice, host, Path("/nowhere"), {"LD_LIBRARY_PATH": path}, "/opt/cuda-compat",
-        ldconfig=lambda: False,
-    )  # fmt: skip
-    assert how == effect.ENVIRONMENT
-    assert changes["LD_LIBRARY_PATH"] == (f"/new:{path}" if path else "/new")
-
-
-def test_a_configuration_that_cannot_be_removed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cache could not be written, and then the disk was full or read-only."""
-    (tmp_path / effect.CONF).parent.mkdir(parents=True)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    choice = Choice("compat", works=True, reason="", folder="/new")
-    how, _ = effect.apply(choice, Host(), tmp_path, {}, "/c", ldconfig=lambda: False)
-    assert how in (effect.CACHE, effect.ENVIRONMENT)

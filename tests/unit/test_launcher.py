@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -116,12 +114,6 @@ def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
     assert {p.name for p in (tree.top / "state").iterdir()} == {"finished"}
 
 
-def test_one_source_with_two_objects_is_two_units(tree: Tree) -> None:
-    tree.source("x.cpp")
-    assert [tree.compile("x.cpp", object_=o) for o in ("a.o", "b.o")] == [0, 0]
-    assert tree.ledger().keys() == {name("build/a.o"), name("build/b.o")}
-
-
 def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) -> None:
     tree.source("x.cpp")
     unit = tree.top / "units" / name("build/x.o")
@@ -163,22 +155,6 @@ def test_nvcc_without_a_list_of_what_it_read_is_not_cached(
     assert tree.state("finished").split()[6] == ("cache" if cached else "compiler")
 
 
-def test_a_unit_that_the_cache_lost_is_noted(tree: Tree) -> None:
-    """It was compiled since the recipe came into use; before that, another one may have differed."""
-    recipe = tree.top / "units" / "recipe"
-    recipe.touch()
-    os.utime(recipe, (1000, 1000))
-    tree.source("x.cpp")
-    assert tree.compile("x.cpp") == 0
-    assert not tree.state("lost")
-    assert tree.compile("x.cpp") == 0
-    assert tree.state("lost").endswith("x.cpp\n")
-    os.utime(recipe, None)
-    os.utime(tree.top / "units" / name("build/x.o"), (1000, 1000))
-    assert tree.compile("x.cpp") == 0
-    assert tree.state("lost").count("\n") == 1
-
-
 GCC = "g++: fatal error: Killed signal terminated program cc1plus"
 NVCC = "nvcc error   : 'ptxas' died due to signal 9 (Kill signal)"
 
@@ -198,23 +174,6 @@ def test_a_compiler_that_was_killed_runs_once_more(
     assert "tried again, because the compiler was killed: build/../x.cpp\na warning\n" in shown
     assert said not in shown
     assert not list((tree.top / "state").glob("said-*"))
-
-
-def test_a_compiler_that_is_killed_twice_has_failed(
-    tree: Tree, capfd: pytest.CaptureFixture[str]
-) -> None:
-    tree.source("x.cpp", f"//run echo '{GCC}' >&2; exit 4\n")
-    assert tree.compile("x.cpp") == 4
-    assert len(tree.calls()) == 2
-    assert capfd.readouterr().err.count(GCC) == 1
-    assert tree.state("failed").endswith("x.cpp\n")
-
-
-def test_an_error_of_the_compiler_is_not_tried_again(tree: Tree) -> None:
-    tree.source("x.cpp", "#error\n")
-    assert tree.compile("x.cpp") == 3
-    assert len(tree.calls()) == 1
-    assert not tree.state("again")
 
 
 def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:
@@ -264,14 +223,6 @@ def test_the_shares_have_each_unit_once(tree: Tree) -> None:
     assert all(compiled.values())
 
 
-def test_each_share_has_what_generators_are_made_of(tree: Tree) -> None:
-    source = tree.source("third_party/protobuf/x.cpp")
-    for share in ("1/2", "2/2"):
-        tree.more = {"SHARE": share}
-        assert tree.compile("third_party/protobuf/x.cpp") == 0
-        assert Share.parse(share).has(name("build/x.o"), str(source))
-
-
 @pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
 def test_heavy_files_wait_for_each_other(tree: Tree) -> None:
     """And only they: each notes when it begins and ends, in nanoseconds."""
@@ -292,62 +243,3 @@ def test_heavy_files_wait_for_each_other(tree: Tree) -> None:
     calls = {call.split("-c ")[1].split()[0]: call for call in tree.calls()}
     assert calls["../flash_attn/a.cu"].endswith(" --threads=2")
     assert "--threads" not in calls["../fbgemm/c.cpp"]
-
-
-@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
-@pytest.mark.parametrize("free", [0, 1, 2])
-def test_a_heavy_file_takes_whichever_place_is_free(tree: Tree, free: int) -> None:
-    """Each of three, so two of them are not the one that it would wait for."""
-    tree.source("fbgemm/c.cpp")
-    tree.more = {"HEAVY_PLACES": "3"}
-    with contextlib.ExitStack() as held:
-        for place in {0, 1, 2} - {free}:
-            file = held.enter_context((tree.top / "state" / f"heavy-{place}").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        build = tree.top / "tree" / "build"
-        command = tree.command("fbgemm/c.cpp")
-        with subprocess.Popen(command, cwd=build, env=tree.env) as process:
-            try:
-                assert process.wait(timeout=60) == 0
-            finally:
-                process.kill()
-
-
-@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
-@pytest.mark.parametrize("free", [0, 1])
-def test_a_waiting_heavy_file_takes_the_place_that_becomes_free(tree: Tree, free: int) -> None:
-    """It waits for one of the two. The program before flock says when it does."""
-    asked, real = tree.top / "asked", shutil.which("flock")
-    flock = tree.top / "bin" / "flock"
-    flock.write_text(
-        f'#!/bin/sh\ncase $1 in -w) echo >"{asked}"; rm "{asked}" ;; esac\nexec {real} "$@"\n'
-    )
-    flock.chmod(0o755)
-    os.mkfifo(asked)
-    tree.source("fbgemm/c.cpp")
-    tree.more = {"HEAVY_PLACES": "2"}
-    with contextlib.ExitStack() as held:
-        files = [held.enter_context((tree.top / f"state/heavy-{n}").open("w")) for n in (0, 1)]
-        for file in files:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        build = tree.top / "tree" / "build"
-        with subprocess.Popen(tree.command("fbgemm/c.cpp"), cwd=build, env=tree.env) as process:
-            try:
-                asked.read_text()  # until it waits
-                files[free].close()
-                assert process.wait(timeout=60) == 0
-            finally:
-                process.kill()
-
-
-@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
-def test_the_deadline_may_pass_in_the_queue_of_heavy_files(tree: Tree) -> None:
-    tree.source("fbgemm/c.cpp")
-    tree.more = {"DEADLINE": str(int(time.time()) + 1)}
-    with (tree.top / "state" / "heavy-0").open("w") as lock:
-        holder = ["flock", "--no-fork", str(lock.name), "sleep", "2.2"]
-        with subprocess.Popen(holder) as held:
-            time.sleep(0.2)
-            assert tree.compile("fbgemm/c.cpp") == 75
-            held.wait()
-    assert not tree.calls()

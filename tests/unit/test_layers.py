@@ -25,10 +25,11 @@ from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.types import Removal
 from torch_images.errors import BuildError, LockError
 from torch_images.host.network import Network
+from torch_images.inside.times import EPOCH
 from torch_images.layers import make
 from torch_images.layers.make import ReadyLayer, making, write_layer
 from torch_images.layers.plan import LayerPlan, plan_layers
-from torch_images.oci.layout import EPOCH, Layer
+from torch_images.oci.layout import Layer
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 FILES = {
@@ -169,15 +170,6 @@ def test_a_file_that_cannot_be_pruned_is_named(wheel: Path) -> None:
     removal = Removal(wheels=("tool",), reason="r", symbols=("tool.py",))
     with pytest.raises(BuildError, match=r"tool\.py cannot be pruned: not an ELF file"):
         layer(wheel, removals=[removal])
-
-
-def test_a_list_that_cannot_be_corrected_is_named(wheel: Path) -> None:
-    removal = Removal(wheels=("tool",), reason="r", lists=("tool.py",))
-    with pytest.raises(
-        BuildError,
-        match=r"list of architectures in tool\.py cannot be corrected: it has 0 lists .*without --arch",
-    ):
-        layer(wheel, removals=[removal], arches=[90])
 
 
 @pytest.fixture

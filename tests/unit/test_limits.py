@@ -10,7 +10,6 @@ from typing import Any
 import cuda_runtime
 import facts
 import pytest
-from decision import Choice, Device, Host, Probe, Release
 
 from tests.scripts import load
 from torch_images.arch import Capability
@@ -19,6 +18,7 @@ from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
+from torch_images.inside.decision import Choice, Device, Host, Probe, Release
 from torch_images.verify.verify import claim
 
 DOCTOR: Any = load("scripts/image/commands/cuda-doctor")

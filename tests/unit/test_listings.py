@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from torch_images.errors import VerifyError
 from torch_images.host.cache import Part
 from torch_images.host.container import ExecResult
 from torch_images.host.network import Network
@@ -93,13 +92,6 @@ def kept(tmp_path: Path) -> list[Path]:
     return [path for path in (tmp_path / Part.LISTINGS).glob("*") if path.suffix == ".json"]
 
 
-def test_a_list_of_both_kinds_is_parted(listing: Listing) -> None:
-    found = listing(Image())
-    assert found == {
-        f"{name}.{kind}": text for name in LIBRARIES for kind, text in (("elf", ELF), ("ptx", PTX))
-    }
-
-
 def test_the_same_bytes_are_listed_once(listing: Listing, tmp_path: Path) -> None:
     """Also in another image that has them."""
     first, second = Image(), Image()
@@ -119,29 +111,6 @@ def test_a_replaced_library_is_listed_anew(listing: Listing) -> None:
     assert image.listed == [FIRST]
     assert b"sm_75" in found[f"{LIBRARIES[0]}.elf"]
     assert found[f"{LIBRARIES[1]}.elf"] == ELF
-
-
-def test_another_program_lists_anew(listing: Listing) -> None:
-    listing(Image())
-    image = Image()
-    image.files[PROGRAM] = b"another cuobjdump"
-    listing(image)
-    assert image.listed == [FIRST, SECOND]
-
-
-def test_without_cache_all_is_listed_anew_and_kept(listing: Listing) -> None:
-    listing(Image())
-    image = Image()
-    image.said = (0, "ELF file    1: a.1.sm_75.cubin\n", "")
-    found = listing(image, fresh=True)
-    assert image.listed == [FIRST, SECOND]
-    assert listing(Image()) == found
-
-
-def test_a_library_without_code_has_empty_lists(listing: Listing) -> None:
-    image = Image()
-    image.said = (255, "", NOTHING)
-    assert set(listing(image).values()) == {b""}
 
 
 def test_what_cannot_be_listed_is_left_to_the_checks(listing: Listing, tmp_path: Path) -> None:
@@ -170,9 +139,3 @@ def test_for_an_emulator_this_machine_lists_a_copy(listing: Listing) -> None:
     assert found[f"{LIBRARIES[0]}.elf"] == ELF
     assert listing(image, here, emulated=True) == found
     assert len(here.read) == 2
-
-
-def test_a_library_that_this_machine_cannot_list(listing: Listing) -> None:
-    broken = Here((1, "", "cuobjdump fatal   : not an ELF file"))
-    with pytest.raises(VerifyError, match=r"cannot read libtorch_cuda.so: .*not an ELF file"):
-        listing(Image(), broken, emulated=True)

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from tests.releases import T128, T130
 from tests.unit.fakes import axes
 from torch_images.arch import Capability
-from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.axes import Exclude, Row
 from torch_images.config.choose import choose, same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
-from torch_images.config.matrix import kin, matrix, of_the_project, sisters
+from torch_images.config.matrix import kin, matrix, sisters
 from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
@@ -38,57 +37,12 @@ def complaint(config: Config, **axes: str) -> str:
     return str(caught.value)
 
 
-def test_the_catalogue_is_some_forty_images(config: Config) -> None:
-    ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids))
-    assert 40 <= len(ids) <= 50
-    for name in (
-        f"cu128-torch{T128}-bookworm-runtime",
-        f"cu130-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-pod",
-        f"cu130-sm120-torch{T130}-trixie-runtime",
-        f"cu130-torch{T130}-trixie-runtime-arm64",
-        f"cu130-torch{T130}-trixie-runtime-compat",
-        f"cu130-torch{T130}-trixie-pod-compat",
-    ):
-        assert name in ids
-
-
-def test_each_release_and_each_architecture_has_an_image(config: Config) -> None:
-    whole = {s.torch for s in matrix(config) if s.whole and s.cuda.version == "13.0"}
-    assert whole >= set(next(c.torch for c in config.cudas if c.version == "13.0"))
-    for cuda in config.cudas:
-        everything = choose(config, cuda=cuda.version, platform="linux/amd64")
-        alone = {s.arches for s in matrix(config) if s.cuda == cuda and not s.whole}
-        # torch 2.10.0 warns of a GPU of 8.9 whose code is for 8.6 alone (test_arch.py).
-        left_out = {"8.9"} if cuda.version == "12.8" else set()
-        assert alone == {(name,) for name in set(everything.arches) - left_out}
-
-
 def test_no_two_images_have_the_same_files(config: Config) -> None:
     """A word is in an identifier only if it changes files: no two render one context."""
     contexts: dict[str, list[str]] = defaultdict(list)
     for plan in plan_images(config, matrix(config), ROOT, ROOT / "locks"):
         contexts[plan.identity].append(plan.spec.id)
     assert [names for names in contexts.values() if len(names) > 1] == []
-
-
-def test_what_the_words_of_images_yaml_say_changes_no_image(config: Config) -> None:
-    """Descriptions and examples of GPUs change neither what identifies it nor its labels."""
-
-    def identities(config: Config) -> list[tuple[str, dict[str, str]]]:
-        spec = choose(config, platform="linux/amd64")
-        plans = plan_images(config, (spec,), ROOT, ROOT / "locks")
-        return [(p.identity, labels.write(config, p)) for p in plans]
-
-    told = replace(
-        config,
-        bases=tuple(replace(base, description="Another sentence.") for base in config.bases),
-        architectures=tuple(replace(a, gpus=("X1", *a.gpus)) for a in config.architectures),
-        removals=tuple(replace(r, reason="another") for r in config.removals),
-    )
-    assert identities(told) == identities(config)
 
 
 @st.composite
@@ -153,42 +107,6 @@ def test_what_is_no_identifier(identifier: str, reason: str) -> None:
 def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert find_image(CONFIG, text).id == text
-
-
-def test_without_architectures_an_image_serves_all_that_its_torch_does(config: Config) -> None:
-    spec = choose(config, platform="linux/amd64")
-    assert spec.id == f"cu130-torch{T130}-trixie-runtime"
-    alone = {"11.0", "12.1"}  # in hosts with Arm processors only
-    assert {*spec.arches} == {*config.names("arch")} - alone - {"7.0"}  # which 12.8 alone targets
-    facts = spec.release.facts
-    assert facts
-    assert spec.arch_list == tuple(f"sm_{a.major}{a.minor}" for a in facts.arches)
-
-
-@pytest.mark.parametrize(
-    ("arch", "listed"),
-    [
-        ("12.0", ("sm_120",)),
-        ("9.0,12.0", ("sm_90", "sm_120")),
-        ("8.9", ("sm_86",)),  # what it loads: there is no such code for 8.9 itself
-        ("10.3", ("sm_100",)),
-    ],
-)
-def test_an_image_for_named_architectures_names_the_code_that_they_load(
-    config: Config, arch: str, listed: tuple[str, ...]
-) -> None:
-    assert choose(config, arch=arch, platform="linux/amd64").arch_list == listed
-
-
-@pytest.mark.parametrize(
-    ("cuda", "base", "python"),
-    [("12.8", "bookworm", "3.11"), ("13.0", "trixie", "3.13"), ("13.2", "trixie", "3.13")],
-)
-def test_each_cuda_version_has_its_default_base(
-    config: Config, cuda: str, base: str, python: str
-) -> None:
-    spec = choose(config, cuda=cuda, platform="linux/amd64")
-    assert (spec.base.name, spec.base.python) == (base, python)
 
 
 @pytest.mark.parametrize(
@@ -296,14 +214,6 @@ def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
     assert "\n" not in str(caught.value)
 
 
-def test_an_image_of_no_row_is_built_by_arguments_only(config: Config) -> None:
-    spec = choose(config, torch="2.12.1", arch="9.0", platform="linux/amd64")
-    assert not of_the_project(config, spec)
-    assert of_the_project(config, choose(config, arch="9.0", platform="linux/amd64"))
-    with pytest.raises(UsageError, match="no image matches"):
-        select(config, spec.id)
-
-
 def test_the_images_of_other_platforms_and_releases_are_the_catalogues(config: Config) -> None:
     spec = choose(config, platform="linux/amd64")
     assert [s.id for s in sisters(config, spec)] == [f"{spec.id}-arm64"]
@@ -346,25 +256,3 @@ def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
     assert str(refused.value) == (
         "--select and single axes exclude each other; give one or the other"
     )
-
-
-def test_the_description_is_one_line_for_people(config: Config) -> None:
-    assert choose(config, cuda="13.0").description == f"PyTorch {T130} for CUDA 13.0"
-    assert choose(config, cuda="13.0", arch="9.0,12.0").description == (
-        f"PyTorch {T130} for CUDA 13.0, compute capability 9.0 and 12.0 alone"
-    )
-
-
-def test_an_architecture_that_the_compiler_lacks_is_left_out(config: Config) -> None:
-    older = replace(
-        config,
-        cudas=tuple(
-            replace(c, targets=tuple(t for t in c.targets if t != Capability(8, 6)))
-            if c.version == "13.0"
-            else c
-            for c in config.cudas
-        ),
-    )
-    assert "8.6" not in choose(older).arches
-    assert "8.6" in choose(config).arches
-    assert "CUDA 13.0 cannot target 8.6" in complaint(older, cuda="13.0", arch="8.6")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from torch_images.jobs import GB, Builder, Jobs, choose, measure, processors
+from torch_images.jobs import Builder, measure
 
 MEMINFO = "MemTotal: 25165824 kB\nOdd: 1: 2\nMemAvailable: 16777216 kB\n"
 
@@ -52,25 +51,3 @@ def test_a_quota_of_processor_time(tmp_path: Path, quota: str, cores: int) -> No
     """A part of a processor counts as one; what is not above 0 is no limit."""
     root = machine(tmp_path, cpu__cfs_quota_us=f"{quota}\n", cpu__cfs_period_us="100000\n")
     assert measure(root, cores=8).cores == cores
-
-
-def test_a_single_processor(tmp_path: Path) -> None:
-    assert measure(machine(tmp_path), cores=1) == Builder(cores=1, memory=16777216 * 1024)
-
-
-def test_processors_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 99)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
-    assert processors() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
-    assert processors() == 99
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert processors() == 1
-
-
-def test_halves_are_whole() -> None:
-    assert Jobs(jobs=15, heavy=3, threads=2).fewer() == Jobs(jobs=7, heavy=1, threads=1)
-    # memory for five times an architecture of a heavy file, so two files of two
-    found = choose(Builder(cores=8, memory=51 * GB), 2)
-    assert (found.heavy, found.threads) == (2, 2)
-    assert isinstance(found.heavy, int)

@@ -45,14 +45,3 @@ def test_only_units_move_and_nothing_is_lost(tmp_path: Path) -> None:
     assert built == ["all:", "b.cpp.o:", "flash.cu.o:", "c10/a.cpp.o:", "libc10.so:"]
     assert made.startswith("ninja_required_version = 1.5\ninclude CMakeFiles/rules.ninja\n")
     assert "-DC\nbuild flash" in made.replace("\n\n", "\n")
-
-
-def test_a_tree_without_units_stays_as_it_is(tmp_path: Path) -> None:
-    text = "rule r\n  command = x\nbuild a: r b\n"
-    assert order.sort(text, order.expected(times(tmp_path), ".", ())) == text
-
-
-def test_a_unit_that_was_never_compiled_counts_as_its_kind(tmp_path: Path) -> None:
-    seconds = order.expected(times(tmp_path), "build", ("*/flash_attn/*",))
-    sources = ("/t/a.cpp", "/t/a.cu", "/t/flash_attn/a.cu")
-    assert sorted(sources, key=lambda source: seconds("x.o", source)) == list(sources)

@@ -17,8 +17,6 @@ Rounds = list[dict[str, float]]
 
 # Rows of the page by what is read from the report: each is measured three times.
 BESIDE_ANOTHER = ("cold", "whole", "tuned")
-ALONE = ("user", "again", "edit")
-COMMANDS = ("list", "matrix", "render")
 
 
 def measured(row: str) -> Rounds:
@@ -52,22 +50,6 @@ def test_seconds_beside_another_build(row: str) -> None:
     ratios = (a / b for a, b in zip(ours, plain, strict=True))
     cells = (spread(ours, " s"), spread(plain, " s"), spread(ratios, digits=2))
     assert f"| `{row}` | {' | '.join(cells)} |" in PAGE
-
-
-@pytest.mark.parametrize("row", ALONE)
-def test_seconds_of_ours_alone(row: str) -> None:
-    rounds = measured(row)
-    assert len(rounds) == 3
-    assert f"| `{row}` | {spread((one['our seconds'] for one in rounds), ' s')}" in PAGE
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_seconds_of_commands(name: str) -> None:
-    rounds = measured("commands")
-    assert len(rounds) == 3
-    seconds = spread((one[f"{name} seconds"] for one in rounds), " s", 2)
-    line = rf"^\| `\./inv (--)?{name}` \| `commands` \| {re.escape(seconds)} \|"
-    assert re.search(line, PAGE, re.MULTILINE)
 
 
 def test_bytes_to_pull() -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import decision
 import pytest
 
 from tests.releases import T130, fewer
@@ -21,6 +20,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
+from torch_images.inside import decision
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick.drivers import find_driver, unsupported

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,6 @@ from tests.unit.fakes import FakeRunner
 from torch_images.build import prepare
 from torch_images.build.bake import BuildOptions
 from torch_images.build.plan import ImagePlan, lock_image, plan_images, version
-from torch_images.build.render import environment
-from torch_images.build.standalone import check_standalone
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.lock_requests import TOOLS, image_inputs, tool_input
@@ -25,16 +22,13 @@ from torch_images.config.matrix import matrix
 from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, command, repository
-from torch_images.fetch.tools import install_tools
+from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
-from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import DebLock
 from torch_images.locks.files import read
 from torch_images.locks.wheels import read_wheels
-from torch_images.oci import layout
 from torch_images.platforms import AMD64, ARM64, PLATFORMS, native, of_machine
 from torch_images.verify.verify import claim
 
@@ -165,24 +159,6 @@ def test_tools_of_python_alone_have_one_lock(config: Config, root: Path) -> None
             assert wheel.filename.endswith("-none-any.whl")
 
 
-def test_a_base_is_bootstrapped_for_its_platform(config: Config, root: Path) -> None:
-    lock = read(DebLock, root / "locks" / "base-trixie-arm64.json")
-    words = command(specs(config)[1].base, lock, Path("/t"), "http://x", ())
-    assert "--architectures=arm64" in words
-    files = repository("trixie", {}, ARM64)
-    assert set(files) == {"dists/trixie/Release", "dists/trixie/main/binary-arm64/Packages"}
-    assert b"Architectures: arm64\n" in files["dists/trixie/Release"]
-
-
-def test_a_layout_is_of_a_platform_and_hands_it_on(tmp_path: Path) -> None:
-    (tmp_path / "tar").write_bytes(b"")
-    base = tmp_path / "base"
-    layout.write_layout(base, tmp_path / "tar", history="x", platform=ARM64)
-    on_it = layout.image(base, [])
-    assert json.loads(on_it.documents[0])["architecture"] == "arm64"
-    assert json.loads(layout.image(None, []).documents[0])["architecture"] == "amd64"
-
-
 def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
     images: tuple[ImagePlan, ImagePlan],
 ) -> None:
@@ -236,39 +212,3 @@ def test_whose_python_makes_bytecode(
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
     assert made.parts(arm)[1].contexts()["native"] == f"oci-layout:///{taken}@d"
     assert "native" not in made.parts(amd)[1].contexts()
-
-
-def test_tools_are_installed_for_the_platform_of_their_lock(root: Path, tmp_path: Path) -> None:
-    class Recorder(Runner):
-        words: tuple[str, ...] = ()
-
-        def run(self, command: Any, **_: Any) -> Completed:
-            self.words = tuple(command)
-            return Completed(0, "")
-
-    run = Recorder()
-    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
-    install_tools("tools-build-arm64", workspace, run)
-    assert run.words[run.words.index("--python-platform") + 1] == "aarch64-manylinux_2_36"
-
-
-def test_what_inductor_is_told(config: Config, root: Path) -> None:
-    """g++ 12 crashes on torch's headers for SVE then: tests/container/test_compile.py shows it."""
-    made = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    amd, arm = (
-        environment(image.spec, dataclasses.replace(image.lock, compat=None)) for image in made
-    )
-    no_headers, no_trials = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "TORCHINDUCTOR_VEC_ISA_OK"
-    assert arm.pop(no_headers) == "0"
-    assert amd.pop(no_trials) == "1"
-    assert arm == amd
-
-
-def test_standalone_folders_are_for_amd64_only(config: Config, root: Path) -> None:
-    """One for arm64 would lack the base whose Python makes bytecode."""
-    amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    check_standalone(amd)
-    with pytest.raises(
-        UsageError, match=r"^a standalone folder is only for linux/amd64, but cu130-torch"
-    ):
-        check_standalone(arm)

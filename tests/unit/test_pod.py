@@ -89,13 +89,6 @@ def test_others_neither_read_nor_change_what_is_written(
     assert settings.read_bytes() == b"x"
 
 
-def test_a_link_in_the_place_of_the_environment_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "theirs").write_bytes(b"theirs")
-    (tmp_path / "environment.conf").symlink_to("theirs")
-    pod.write_private(tmp_path / "environment.conf", b"x")
-    assert (tmp_path / "theirs").read_bytes() == b"theirs"
-
-
 def test_logins_get_neither_token_nor_keys() -> None:
     """Whoever logs in could read the token of JupyterLab, and every program there."""
     given = {b"JUPYTER_PASSWORD": TOKEN, b"PUBLIC_KEY": TOKEN, b"HOME": b"/x", b"A": b"b"}

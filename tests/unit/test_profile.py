@@ -37,14 +37,6 @@ def tools(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("value", [None, "", "stock"])
-def test_without_the_setting_inductor_keeps_its_own(
-    value: str | None, tools: dict[str, str]
-) -> None:
-    asked = {} if value is None else {"TORCH_IMAGE_GEMM": value}
-    assert profile({**tools, **asked}) == (ALWAYS, [])
-
-
 def test_cutlass_competes_with_what_is_tried_by_default(
     tools: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,11 +47,6 @@ def test_cutlass_competes_with_what_is_tried_by_default(
     place = asked.pop("TORCHINDUCTOR_CUTLASS_DIR")
     monkeypatch.setattr(defaults, "CUTLASS", place)
     assert profile(asked) == ({**competing, "TORCHINDUCTOR_CUTLASS_DIR": place}, [])
-
-
-def test_nvcc_may_be_in_path(tools: dict[str, str]) -> None:
-    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": f"/nowhere:{tools.pop('CUDA_HOME')}/bin"}
-    assert BACKENDS in profile({**tools, **asked})[0]
 
 
 @pytest.mark.parametrize(
@@ -85,10 +72,6 @@ def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
     names = ("TORCH_IMAGE_TF32", "PYTORCH_CUDA_ALLOC_CONF", BACKENDS)
     asked = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
     assert profile(asked) == ({}, [])
-
-
-def test_the_profile_can_be_turned_off() -> None:
-    assert profile({"TORCH_IMAGE_PROFILE": "off", "TORCH_IMAGE_GEMM": "on"}) == ({}, [])
 
 
 def test_segments_that_break_sharing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

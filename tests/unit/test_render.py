@@ -111,13 +111,6 @@ def test_the_environment_arrives_unchanged(config: Config, root: Path) -> None:
     assert not [step for step in steps if step.startswith("LABEL ")]  # labels.py has them all
 
 
-def test_an_extras_environment_is_of_images_with_it(config: Config, root: Path) -> None:
-    for variant, expected in (("vllm", "0"), ("runtime", None)):
-        spec = choose(config, variant=variant)
-        found = environment(spec, lock_of(config, root, spec))
-        assert found.get("VLLM_USE_FLASHINFER_SAMPLER") == expected
-
-
 def planned(config: Config, root: Path, spec: ImageSpec, lock: ImageLock) -> ImagePlan:
     return plan_image(config, LockedImage(spec=spec, lock=lock), root)
 
@@ -193,25 +186,6 @@ def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> Non
     assert len({context.digest, *(each.digest for each in others)}) == len(others) + 1
 
 
-def test_the_identity_counts_what_other_entries_make_of_the_version(
-    config: Config, root: Path
-) -> None:
-    """The version leaves out the default base of a CUDA version, and is in a label and the SBOM."""
-    spec = choose(config, base="bookworm")
-    lock = lock_of(config, root, spec)
-    default = dataclasses.replace(spec, cuda=dataclasses.replace(spec.cuda, base="bookworm"))
-    assert render(config, default, lock, root).digest != render(config, spec, lock, root).digest
-
-
-def test_the_identity_counts_titles_of_layers(config: Config, root: Path) -> None:
-    """They are in the history of an image."""
-    spec = choose(config, arch="12.0")
-    lock = lock_of(config, root, spec)
-    titles = [p.title for plans in layer_plans(config, spec, lock).values() for p in plans]
-    beneath = render(config, spec, lock, root).beneath
-    assert [line.split(" ", 1)[1] for line in beneath[-len(titles) :]] == titles
-
-
 @given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
 def test_quoting_keeps_every_printable_text(text: str) -> None:
     try:
@@ -227,13 +201,6 @@ def test_control_characters_are_refused(text: str) -> None:
     for function in (quoted, comment):
         with pytest.raises(ConfigError, match="is not valid in a Dockerfile"):
             function(text)
-
-
-def test_unquoted_places_take_plain_text_only(root: Path, config: Config) -> None:
-    spec = choose(config, arch="12.0")
-    base = dataclasses.replace(spec.base, python="3.11; reboot")
-    with pytest.raises(ConfigError, match="is not valid unquoted"):
-        render(config, dataclasses.replace(spec, base=base), lock_of(config, root, spec), root)
 
 
 def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import cuda_runtime
-import decision
 import effect
 import facts
 import pytest
-from decision import Note, Probe, Release, Sister
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +23,8 @@ from tests.packages import elf
 from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
+from torch_images.inside import decision, elfnote
+from torch_images.inside.decision import Note, Probe
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder)\nGCC"
@@ -155,17 +155,8 @@ def test_table(
 @pytest.mark.parametrize("note", NOTES.values())
 def test_notes_are_read_from_the_library_itself(tmp_path: Path, note: str) -> None:
     told = json.loads(note)
-    found = facts.read_note(place(tmp_path, "libcuda.so.1", elf(note)))
+    found = elfnote.read_note(place(tmp_path, "libcuda.so.1", elf(note)))
     assert found == Note(tuple(told["driver"]), tuple(told["device"]))
-
-
-@given(st.binary(max_size=300), st.booleans())
-def test_no_file_can_stop_a_start(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, elf_: bool
-) -> None:
-    path = tmp_path_factory.mktemp("elf") / "libcuda.so.1"
-    path.write_bytes((b"\x7fELF\x02\x01" if elf_ else b"") + data)
-    assert facts.read_note(path) is None
 
 
 @given(st.text(max_size=80))
@@ -175,45 +166,6 @@ def test_no_text_of_the_kernel_can_stop_a_start(
     root = tmp_path_factory.mktemp("root")
     place(root, "proc/driver/nvidia/version", text.encode("utf-8", "surrogatepass"))
     assert facts.kernel_driver(root) == "" or "NVRM version" in text
-
-
-VERSION = st.builds(
-    lambda major, minor, patch: f"{major}.{minor:02}" + (f".{patch:02}" if patch else ""),
-    st.integers(400, 700),
-    st.integers(0, 230),
-    st.integers(0, 20),
-)
-BRANDS = st.lists(st.sampled_from(sorted(decision.BRANDS)), min_size=1, max_size=4)
-
-
-@given(VERSION, BRANDS, st.booleans(), st.sampled_from(decision.MODES))
-def test_a_choice_is_safe_on_any_host(
-    version: str, brands: list[int], has_compat: bool, mode: str
-) -> None:
-    """The host's library wherever it suffices, compat nowhere that it is known to fail."""
-    sister = Sister("torch-cu130:compat", (535, 550, 565, 570, 575))
-    image = Release("13.0", "580.65.06", "580", "https://page", sister)
-    note = Note((535, 550, 565, 570, 575, 580), (1, 2, *range(7, 15)))
-    compat = decision.Library("/c", "580.95.05", note) if has_compat else None
-    devices = tuple(decision.Device("GPU", brand) for brand in brands)
-    host = decision.Host(version, "/usr/lib/libcuda.so.1", nodes=True, devices=devices)
-    made = decision.choose(host, image, compat, mode)
-    assert made.tentative == (made.library == decision.COMPAT)
-    if mode == decision.AUTO and made.library == decision.COMPAT:
-        assert decision.number(version) < (580, 65, 6)
-        assert decision.number(version)[0] in note.branches
-        assert all(brand in (0, *note.brands) for brand in brands)
-    for code in (0, 803, 999, None):
-        final = decision.confirm(made, Probe(code, "cuInit"), host, image)
-        if made.tentative:
-            assert not final.tentative
-            assert (final.library == decision.COMPAT) == (code in (0, None))
-    if not made.works:
-        line = decision.sentence(made, host, image, compat)
-        assert "driver 580.65.06 or newer would do" in line
-        assert ("torch-cu130:compat" in line) != ("https://page" in line)
-        if "torch-cu130:compat" in line:
-            assert decision.choose(host, image, decision.Library("/c", "", note)).works
 
 
 def test_a_child_that_hangs_is_given_up() -> None:

@@ -180,11 +180,6 @@ def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace:
         assert str(caught.value).isprintable()
 
 
-def test_a_bill_that_is_not_ours() -> None:
-    with pytest.raises(VerifyError, match="is not this project's: it lacks 'components'"):
-        bill_of(INSTALLED, BILL)
-
-
 def test_packages_of_every_environment_count_once(tmp_path: Path) -> None:
     """Not those that a package carries inside it, which its own release names."""
     for place, name, version in (
@@ -197,31 +192,3 @@ def test_packages_of_every_environment_count_once(tmp_path: Path) -> None:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (tmp_path / "app" / "broken-1.dist-info").mkdir()
     assert sorted(inventory.wheels(str(tmp_path))) == [("a.b", "1"), ("a.b", "2")]
-
-
-STATUS = """\
-Package: libc6
-Status: install ok installed
-Architecture: amd64
-Source: glibc (2.41-1)
-Version: 2.41-12
-Description: a library
- Status: of something else
-
-Package: gone
-Status: deinstall ok config-files
-Architecture: all
-Version: 1
-
-Package: dash
-Status: hold ok installed
-Architecture: amd64
-Version: 0.5.12-12
-"""
-
-
-def test_what_dpkg_only_remembers_is_not_installed() -> None:
-    assert list(inventory.debs(STATUS)) == [
-        ("libc6", "2.41-12", "amd64", "glibc"),
-        ("dash", "0.5.12-12", "amd64", "dash"),
-    ]

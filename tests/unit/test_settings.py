@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import requests
 
-from tests.releases import T130
 from torch_images.arch import Capability
 from torch_images.config.choose import choose
-from torch_images.config.extras import Extra, Variant
+from torch_images.config.extras import Extra
 from torch_images.config.release import Facts, Release
-from torch_images.config.selection import find_image, select
 from torch_images.config.types import (
-    Architecture,
     Config,
     Cuda,
     Exclude,
@@ -25,13 +20,8 @@ from torch_images.config.types import (
     Tree,
 )
 from torch_images.errors import UsageError
-from torch_images.host import network
-from torch_images.host.network import Network, detect
 from torch_images.platforms import AMD64, ARM64
 
-SM90 = Architecture(
-    capability=Capability(9, 0), family="Hopper", first_driver="520", gpus=("a", "b", "c", "d")
-)
 CUDA = Cuda(
     version="13.0",
     driver="580.65.06",
@@ -40,7 +30,6 @@ CUDA = Cuda(
     torch=("2.10.0", "2.11.0"),
     base="trixie",
 )
-OLDER = replace(CUDA, version="12.8")
 TREE = Tree(repository="https://r", commit="c" * 40, version="2.12.0a0")
 SOURCE = Source(name="s", description="")
 EXTRA = Extra(
@@ -119,27 +108,6 @@ def test_architectures_that_a_release_lacks() -> None:
     assert Release(version="2.12.0").lacks(Capability(8, 0)) is None
 
 
-def test_what_a_variant_adds() -> None:
-    plain = Variant(name="v", description="")
-    assert not plain.adds
-    assert all(
-        variant.adds
-        for variant in (
-            replace(plain, packages=("git",)),
-            replace(plain, wheels=("w",)),
-            replace(plain, extras=(EXTRA,)),
-            replace(plain, cuda_home="/usr/local/cuda"),
-        )
-    )
-    one = replace(EXTRA, name="b", replaces=("z", "a"), unpack="/opt/b")
-    two = replace(EXTRA, name="b-c", replaces=("a", "m"), unpack="/opt/a")
-    three = replace(EXTRA, name="a")
-    variant = replace(plain, extras=(one, two, three))
-    assert variant.replaces == ("a", "m", "z")
-    # As their locks sort, whose names go on with "-cu130": "b-c-cu130" comes before "b-cu130".
-    assert variant.unpacked == (two, one)
-
-
 def test_what_is_excluded(config: Config) -> None:
     image = {
         "cuda": "13.0",
@@ -203,13 +171,6 @@ def test_where_a_removal_applies() -> None:
         assert some.applies(cuda, platform, narrowed=False) == here
 
 
-def test_an_architecture_is_foreign_if_all_its_gpus_are(config: Config) -> None:
-    arm = replace(config, arm64_gpus=SM90.gpus)
-    assert arm.foreign(SM90, AMD64)
-    assert not arm.foreign(SM90, ARM64)
-    assert not arm.foreign(replace(SM90, geforce=("e",)), AMD64)
-
-
 def test_features_of_a_source_that_is_compiled(config: Config) -> None:
     spec = choose(config, source="fork", arch="9.0")
     features = (
@@ -242,109 +203,3 @@ def test_a_refusal_names_the_value_and_what_is_known(
     with pytest.raises(UsageError) as caught:
         choose(config, **axes)
     assert [noun for noun in nouns if noun not in str(caught.value)] == []
-
-
-def test_an_image_or_none_by_its_name(config: Config) -> None:
-    name = f"cu130-sm120-torch{T130}-trixie-runtime"
-    assert find_image(config, name).id == name
-    assert [spec.id for spec in select(config, name)] == [name]
-    with pytest.raises(UsageError, match=r"^unknown variant 'runtim'; did you mean 'runtime'"):
-        find_image(config, name[:-1])
-    for ask in (find_image, select):
-        with pytest.raises(UsageError, match=rf"'{name[1:]}'.*; did you mean '{name}'"):
-            ask(config, name[1:])
-
-
-def test_bundles_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user names goes before what the system has, of which the first that is there counts."""
-    ours, other, system = (tmp_path / name for name in ("ours", "other", "system"))
-    for path in (ours, other, system):
-        path.touch()
-    monkeypatch.setattr(network, "_SYSTEM_BUNDLES", (tmp_path / "none", system, other))
-    assert detect({}).ca_bundle == system
-    assert detect({"PIP_CERT": str(ours)}).ca_bundle == ours
-    assert detect({"PIP_CERT": str(ours), "SSL_CERT_FILE": str(other)}).ca_bundle == other
-    monkeypatch.setattr(network, "_SYSTEM_BUNDLES", (tmp_path / "none",))
-    assert detect({}).ca_bundle is None
-
-
-def test_what_clients_are_told(tmp_path: Path) -> None:
-    told = Network(ca_bundle=tmp_path / "ca", index="https://i")
-    assert told.verify == str(tmp_path / "ca")
-    assert told.for_uv() == {
-        "UV_DEFAULT_INDEX": "https://i",
-        "UV_INDEX_URL": None,
-        "PIP_INDEX_URL": None,
-        "UV_INDEX": None,
-        "UV_EXTRA_INDEX_URL": None,
-        "UV_FIND_LINKS": None,
-        "UV_NO_CONFIG": "1",
-        "SSL_CERT_FILE": str(tmp_path / "ca"),
-    }
-    plain = Network()
-    assert plain.verify is True
-    assert plain.for_uv()["SSL_CERT_FILE"] is plain.for_uv()["UV_DEFAULT_INDEX"] is None
-
-
-def test_where_a_mirror_has_what_is_elsewhere() -> None:
-    assert Network().mirrored("https://host/a") == "https://host/a"
-    found = Network(source_mirror="https://m/x/").mirrored("https://host/a?b=://c")
-    assert found == "https://m/x/host/a?b=://c"
-    assert Network(source_mirror="https://m/X").mirrored("https://host/a") == "https://m/X/host/a"
-
-
-def test_every_variable_that_reaches_out() -> None:
-    found = detect(
-        {
-            "HTTP_PROXY": "http://a",
-            "https_proxy": "http://b",
-            "ALL_PROXY": "http://c",
-            "all_proxy": "http://other",
-            "no_proxy": "x",
-            "PIP_INDEX_URL": "https://1",
-            "UV_INDEX_URL": "https://2",
-            "TORCH_IMAGES_COMPAT_MIRROR": "https://compat/X/",
-            "TORCH_IMAGES_SOURCE_MIRROR": "https://source/X//",
-        }
-    )
-    assert found.proxies == (
-        ("HTTP_PROXY", "http://a"),
-        ("HTTPS_PROXY", "http://b"),
-        ("ALL_PROXY", "http://c"),
-        ("NO_PROXY", "x"),
-    )
-    assert found.index == "https://2"
-    assert (found.compat_mirror, found.source_mirror) == (
-        "https://compat/X",
-        "https://source/X",
-    )
-    assert detect({"UV_DEFAULT_INDEX": "https://0", "UV_INDEX_URL": "https://2"}).index == (
-        "https://0"
-    )
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_each_name_of_loopback(host: str) -> None:
-    assert Network(index=f"http://{host}:80/simple").on_loopback
-    assert Network(proxies=(("ALL_PROXY", f"http://{host}"),)).on_loopback
-    assert not Network(proxies=(("NO_PROXY", f"http://{host}"),)).on_loopback
-
-
-def test_of_the_compile_cache_only_where_it_is_shared() -> None:
-    url = "redis://cache.example"
-    environ = {"CCACHE_REMOTE_STORAGE": url, "CCACHE_DIR": "/d", "CCACHE_DISABLE": "1"}
-    assert detect(environ).compile_cache == (("CCACHE_REMOTE_STORAGE", url),)
-
-
-def test_why_a_request_failed() -> None:
-    class Pool(Exception):  # noqa: N818  as urllib3's errors have it
-        reason = "<urllib3.X object at 0x1>: refused\n <y>: by the\thost"
-
-    assert network.cause(requests.ConnectionError(Pool())) == "refused by the host"
-    assert network.cause(requests.ConnectionError("no\nroute")) == "no route"
-    named = "Watching(host='a.example', port=443): Failed to resolve 'a.example' ([Errno -2] x)"
-    assert network.cause(requests.ConnectionError(named)) == (
-        "Failed to resolve 'a.example' ([Errno -2] x)"
-    )
-    assert network.cause(requests.ConnectionError()) == ""
-    assert network.cause(requests.ConnectionError("x" * 300)) == "x" * 200

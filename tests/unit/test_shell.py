@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -79,11 +78,6 @@ def test_a_login_starts_once_more_only_if_it_lost_its_path(hook: Path, started: 
     environ = {"TORCH_IMAGE_STARTED": started, "STARTS": started or "0"}
     assert shown("bash", file, {**LOST, **environ})[1] == str(int(started or 0) + 1)
     assert shown("bash", file, {**IMAGE, **environ})[1] == "1"
-
-
-def test_what_a_login_was_given_stays(hook: Path) -> None:
-    given = {**LOST, "PIP_CONSTRAINT": os.devnull}
-    assert shown("sh", hook / "profile.d.sh", given)[2] == os.devnull
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

@@ -22,9 +22,8 @@ import pytest
 import zstandard
 
 from tests.libraries import library
-from tests.releases import T130
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner, invoke
+from tests.unit.fakes import FakeRunner
 from tests.unit.test_layers import FILES
 from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
@@ -41,12 +40,12 @@ from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.inside.times import EPOCH
 from torch_images.layers.make import write_layer
 from torch_images.layers.plan import layer_plans, plan_layers
-from torch_images.oci.layout import EPOCH, write_layout
+from torch_images.oci.layout import write_layout
 
 NOTE = '{"driver":[535],"device":[2]}'  # of a compat library
-IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 IMAGES: tuple[dict[str, str], ...] = (
     {},
     {"variant": "devel"},
@@ -110,19 +109,6 @@ def test_all_that_it_names_is_in_the_folder(
 
 
 @pytest.mark.parametrize("axes", IMAGES)
-def test_the_steps_after_the_wheels_are_the_ordinary_ones(
-    config: Config, root: Path, axes: dict[str, str]
-) -> None:
-    spec = choose(config, **axes)
-    plan = plan_of(config, root, spec)
-    ours = instructions(plan.context.dockerfile)
-    theirs = instructions(rendered(config, root, spec).dockerfile)
-    start = theirs.index("FROM parent AS environment")
-    assert theirs[start : start + len(ours)] == ours
-    assert all(step.startswith("LABEL ") for step in theirs[start + len(ours) :])
-
-
-@pytest.mark.parametrize("axes", IMAGES)
 def test_each_wheel_is_fetched_once_by_its_hash(
     config: Config, root: Path, axes: dict[str, str]
 ) -> None:
@@ -142,39 +128,6 @@ def test_each_wheel_is_fetched_once_by_its_hash(
         assert (facts["python"], facts["mtime"]) == (spec.base.python, EPOCH)
         lines += text(context, f"{folder}/requirements.txt").splitlines()
     assert sorted(lines) == sorted(wheel.line for wheel in plan.lock.wheels.wheels)
-
-
-def test_what_it_says_of_itself(config: Config, root: Path) -> None:
-    """The labels of a build, without those by which `gc` knows what it may remove."""
-    context = rendered(config, root, choose(config, arch="12.0"))
-    plan = plan_of(config, root, choose(config, arch="12.0"))
-    labels = [s for s in instructions(context.dockerfile) if s.startswith("LABEL ")]
-    assert f'LABEL io.github.torch-images.inputs="sha256:{plan.identity}"' in labels
-    assert f'LABEL io.github.torch-images.torch="{T130}"' in labels
-    names = {label.split()[1].partition("=")[0] for label in labels}
-    assert not names & {"io.github.torch-images.id", "io.github.torch-images.lock"}
-    # The folder of a build would be taken for one of ours by its first line.
-    assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
-        (
-            ("cu130-sm120-fork-trixie-runtime", "--standalone", "--output", "x"),
-            "source fork is compiled, which a standalone folder cannot do",
-        ),
-    ],
-)
-def test_what_a_user_is_told(
-    root: Path, tmp_path: Path, words: tuple[str, ...], error: str
-) -> None:
-    """Also on a machine without an engine and mmdebstrap, which a wrong command sets up nowhere."""
-    nothing = {"PATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    done = invoke(root, "render", *words, **nothing)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert done.stderr.startswith(f"error: {error}")
 
 
 # --- the folder on disk ---

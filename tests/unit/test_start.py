@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import account
 import cuda_runtime
@@ -14,10 +12,10 @@ import facts
 import pytest
 import start
 from cuda_runtime import Image
-from decision import Choice, Host, Library, Note, Probe, Release
 
 from tests.decisions import NOTES
 from tests.packages import elf
+from torch_images.inside.decision import Choice, Host, Library, Note, Probe, Release
 
 CUDA = Release("13.0", "580.65.06", "580")
 COMPAT = Library("/opt/cuda-compat/13.0", "580.95.05", Note((570, 580), (2,)))
@@ -69,18 +67,9 @@ def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPat
     assert given == pytest.approx([0.38, 0.13])
 
 
-@pytest.mark.parametrize(
-    ("asked", "mode"),
-    [("OFF", "off"), ("On", "on"), ("AUTO", "auto"), ("off", "off"), ("", "auto")],
-)
-def test_a_mode_in_any_case(asked: str, mode: str) -> None:
-    assert cuda_runtime.read_mode({"CUDA_COMPAT": asked}) == (mode, "")
-
-
-def test_no_mode_is_auto_and_another_word_is_named() -> None:
-    assert cuda_runtime.read_mode({}) == ("auto", "")
-    said = "CUDA_COMPAT=Never is not auto, on or off, and taken as auto"
-    assert cuda_runtime.read_mode({"CUDA_COMPAT": "Never"}) == ("auto", said)
+@pytest.mark.parametrize("asked", ["OFF", "On", "auto", ""])
+def test_a_mode_in_any_case(asked: str) -> None:
+    assert cuda_runtime.read_mode({"CUDA_COMPAT": asked}) == (asked.lower() or "auto", "")
 
 
 @pytest.mark.parametrize(
@@ -110,30 +99,6 @@ def test_when_nvml_is_asked(
 
 
 @pytest.mark.parametrize(
-    "folder", ["usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64"]
-)
-def test_libraries_are_found_where_hosts_mount_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    """NVML is asked there, too, where the loader does not have it."""
-    asked = []
-
-    def load(name: str) -> Any:
-        asked.append(name)
-        if name.startswith("/"):
-            return SimpleNamespace(nvmlInit_v2=lambda: 1)
-        raise OSError(f"{name}: cannot open shared object file")
-
-    (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / "libcuda.so.1").touch()
-    monkeypatch.setattr("ctypes.CDLL", load)
-    monkeypatch.setattr(facts, "in_child", lambda work, _: work())
-    host = facts.gather(tmp_path, 0.0)
-    assert (host.library, host.devices) == (f"{tmp_path}/{folder}/libcuda.so.1", ())
-    assert asked == ["libnvidia-ml.so.1", f"{tmp_path}/{folder}/libnvidia-ml.so.1"]
-
-
-@pytest.mark.parametrize(
     ("name", "found"),
     [
         ("00-compat-1f2e.conf", True),
@@ -155,21 +120,6 @@ def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, fou
     assert (library is not None) is found
     if library:
         assert (library.folder, library.version) == (str(folder), "580.95.05")
-
-
-def test_apptainer_binds_libraries_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    """Without --nv the folder has none; with it, it is the host's library that the loader finds."""
-    driver = "570.86.15"
-    root = machine(tmp_path, driver)
-    assert not facts.gather(root, 0.0, devices=False).apptainer
-    (root / "usr/lib/x86_64-linux-gnu/libcuda.so.1").unlink()
-    folder = root / ".singularity.d/libs"
-    folder.mkdir(parents=True)
-    bare = facts.gather(root, 0.0, devices=False)
-    assert bare == Host(driver, "", nodes=True, apptainer=True)
-    (folder / "libcuda.so.1").touch()
-    found = facts.gather(root, 0.0, devices=False)
-    assert found == Host(driver, f"{folder}/libcuda.so.1", nodes=True, apptainer=True)
 
 
 STRANGE = "on\n\x1b[2Jtorch-images: CUDA 13.0 uses\udcff"
@@ -207,24 +157,17 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "profile", lambda environ: ({"P": environ["HOME"]}, ["gemm"]))
 
 
-FOUND = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
 SAID = [
     "CUDA_COMPAT=yes is not auto, on or off, and taken as auto",
     "CUDA 13.0 uses the host's driver 580.95.05: why",
     "no b c",
     "gemm",
 ]
+FOUND = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
 
 
 @pytest.mark.usefixtures("steps")
-def test_what_a_start_sets_and_says() -> None:
-    assert start.prepare({"CUDA_COMPAT": "yes"}) == (FOUND, SAID)
-
-
-@pytest.mark.usefixtures("steps")
-@pytest.mark.parametrize(
-    "error", [OSError(36, "File name too long"), RecursionError(), KeyError("x" * 999)]
-)
+@pytest.mark.parametrize("error", [OSError(36, "File name too long"), KeyError("x" * 999)])
 @pytest.mark.parametrize(
     ("module", "step", "lost", "said"),
     [
@@ -242,6 +185,7 @@ def test_a_step_that_fails_is_one_line(
     error: Exception,
 ) -> None:
     """Never a traceback at a start: the other steps count."""
+    assert start.prepare({"CUDA_COMPAT": "yes"}) == (FOUND, SAID)
 
     def fail(*_: object) -> None:
         raise error

@@ -148,12 +148,6 @@ def test_the_report_names_gpus_and_driver(
     assert found.observed == {"gpus": gpus, "driver": "580.159.04"}
 
 
-@pytest.mark.parametrize("answer", ["", "No devices were found\n", "Default, 1, 2\n", "a, b, , d"])
-def test_an_answer_without_gpus_names_none(root: Path, tmp_path: Path, answer: str) -> None:
-    assert Machine(answer).examine(root, tmp_path, gpus=GPUS).observed == {}
-    assert Machine(H100).examine(root, tmp_path).observed == {}
-
-
 def test_shards_have_every_module_once(root: Path) -> None:
     every = sorted(path.name for path in (root / "tests/container").glob("test_*.py"))
     parts = shards(every)
@@ -249,15 +243,6 @@ def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: P
     machine.examine(root, tmp_path, emulated=True)
     for options in machine.options:
         assert options["environment"] == {"QEMU_CPU": "max,sve-default-vector-length=16"}
-
-
-def test_a_module_without_checks_is_none_for_the_image(root: Path, tmp_path: Path) -> None:
-    """Pytest ends with 5 where all of a module belongs to an extra that the image has not."""
-    machine = Machine(code=5)
-    machine.examine(root, tmp_path, gpus=GPUS)
-    machine = Machine(code=5)
-    with pytest.raises(TorchImagesError, match="did not run"):
-        machine.examine(root, tmp_path)
 
 
 def test_a_partial_report_of_a_broken_pytest_is_no_report(root: Path, tmp_path: Path) -> None:

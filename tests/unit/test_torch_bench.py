@@ -34,37 +34,6 @@ def bench(root: Path) -> Bench:
     return run
 
 
-@pytest.mark.parametrize("gpu", ["h100", "h200", "h200-image"])
-def test_the_committed_results_have_the_cases_of_the_list(
-    bench: Bench, root: Path, gpu: str
-) -> None:
-    """What was renamed or dropped cannot be compared with them any more."""
-    kept = read(root / "docs/benchmarks" / gpu / "result.json")
-    known = {figure.key for figure in kept.figures} | {key for key, _ in kept.skipped}
-    listed = set(bench("--list").stdout.splitlines())
-    assert known <= listed
-    for path in (root / "benchmarks/reference").glob("*.json"):
-        assert {figure.key for figure in read(path).figures} <= listed
-
-
-def test_each_baseline_is_a_case_of_the_same_table(root: Path, tmp_path: Path) -> None:
-    """A report finds no speed-up over what is not there."""
-    code = "import cases; [print(c.key, c.baseline, sep='|') for c in cases.cases() if c.baseline]"
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    env |= {"PYTHONPATH": f"{root / 'tests/fixtures/bench'}:{root / 'scripts/bench'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; print(*(c.key for c in cases.cases()), sep='\\n')"],
-        env=env, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    keys = [line for line in lines if "|" not in line]
-    pairs = [line.split("|") for line in lines if "|" in line]
-    assert pairs
-    for key, baseline in pairs:
-        assert baseline in keys
-        assert key.split("/")[0] == baseline.split("/")[0]
-
-
 def test_select_may_be_repeated(bench: Bench) -> None:
     chosen = bench("--list", "--select", "gemm/1024*", "--select", "attention memory/*")
     assert chosen.stdout.splitlines() == [
@@ -136,15 +105,6 @@ def test_a_case_that_fails_does_not_stop_the_others(bench: Bench, tmp_path: Path
     found = read(path)
     assert [figure.key for figure in found.figures] == ["gemm/1024x1024/fp16"]
     assert found.failed == (("batched gemm/32x1024x1024/fp16", "CUDA out of memory."),)
-
-
-def test_a_result_does_not_replace_a_link(bench: Bench, tmp_path: Path) -> None:
-    """As /dev/stdout is one."""
-    real, link = tmp_path / "x.json", tmp_path / "link"
-    link.symlink_to(real)
-    assert bench("--select", "gemm/1024*", "--output", str(link), gpu=True).returncode == 0
-    assert link.is_symlink()
-    assert [figure.key for figure in read(real).figures] == ["gemm/1024x1024/fp16"]
 
 
 IN_CHILD = """

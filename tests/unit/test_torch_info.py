@@ -83,12 +83,3 @@ def test_it_says_which_gpus_are_here_and_what_fails_on_them(
     _, arches, *lines = capsys.readouterr().out.splitlines()
     assert arches == "architectures: sm_80 sm_86 sm_90 sm_120"
     assert lines == [f"GPUs: {said[0]}", *said[1:]]
-
-
-def test_it_says_it_as_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(LIMITS, H100, words=("--json",), folder=tmp_path, patch=monkeypatch)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["arches"], found["limits"]) == (COMPILED, ["libb.so lacks 9.0"])
-    assert (found["gpus"], found["problem"]) == (["NVIDIA H100 80GB HBM3 (sm_90)"], None)

@@ -83,19 +83,6 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: s
     assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {said}"]
 
 
-def test_a_library_may_take_symbols_from_what_needs_it(tmp_path: Path, site: Path) -> None:
-    """As libtorch_nvshmem.so does from libtorch_cuda.so, and the library beside that."""
-    wheel = packed(tmp_path, calls("aa", "bb"), code="")
-    own = tmp_path / "files" / "own" / "lib"
-    beside = shared(own / "libbeside.so", "int aa(void){return 1;}")
-    links = ("-Wl,--no-as-needed", "-L", str(own), "-lown", str(beside), "-Wl,-rpath,$ORIGIN")
-    shared(own / "libuser.so", calls("all").replace(" all", " user"), *links)
-    with zipfile.ZipFile(wheel, "a") as archive:
-        for name in ("libbeside.so", "libuser.so"):
-            archive.write(own / name, f"own/lib/{name}")
-    assert problems(tmp_path, wheel, site) == ["own/lib/libown.so has 1 undefined symbol: bb"]
-
-
 def test_an_older_release_of_a_library(tmp_path: Path, site: Path) -> None:
     """The library is there, but not the version of it that the compiler linked with."""
     (tmp_path / "map").write_text("NEW_1 { global: new; };\n")
@@ -116,15 +103,6 @@ def test_a_library_that_nothing_has(tmp_path: Path, site: Path) -> None:
     wheel = packed(tmp_path, calls("other"), str(other), code="")
     assert problems(tmp_path, wheel, site)[0] == (
         "own/lib/libown.so needs libother.so.1, which nothing has"
-    )
-
-
-def test_a_library_that_the_search_path_misses(tmp_path: Path, site: Path) -> None:
-    """NVIDIA's package has it; but without RPATH, a program does not find it there."""
-    nvidia = site / "nvidia" / "cu13" / "lib"
-    wheel = packed(tmp_path, calls("cudaFree"), str(nvidia / "libstandin.so.13"), code="")
-    assert problems(tmp_path, wheel, site)[0] == (
-        "own/lib/libown.so needs libstandin.so.13, which nothing has"
     )
 
 
@@ -152,15 +130,6 @@ def test_the_drivers_libraries_are_not_there(
 def packed_again(tmp_path: Path, text: str, *options: str) -> Path:
     (tmp_path / "second").mkdir()
     return packed(tmp_path / "second", text, *options, code="")
-
-
-def test_what_nvidia_lacks_is_not_the_wheels_fault(tmp_path: Path, site: Path) -> None:
-    nvidia = site / "nvidia" / "cu13" / "lib"
-    lacking = shared(nvidia / "liblacking.so.1", calls("aa").replace(" all", " lacks"))
-    wheel = packed(
-        tmp_path, calls("lacks"), str(lacking), "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib", code=""
-    )
-    assert problems(tmp_path, wheel, site) == []
 
 
 @pytest.mark.parametrize(

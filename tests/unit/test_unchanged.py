@@ -9,7 +9,6 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -184,27 +183,6 @@ def test_layers_from_elsewhere_are_read(space: Workspace) -> None:
     compiled = Layers([tar("usr/bin/env"), tar(f"{SITE}/mine-1.0.dist-info/RECORD")])
     assert look(compiled, space) == NOTHING
     assert compiled.opened == 0
-
-
-def test_each_other_layer_is_opened_once(space: Workspace) -> None:
-    image = engine(tar("etc/one"), tar("etc/two"))
-    look(image, space)
-    look(image, space)
-    assert image.opened == 3
-
-
-def test_an_engine_that_does_not_show_its_layers(space: Workspace) -> None:
-    image = engine(tar("etc/one"))
-    image.works = False
-    assert look(image, space) == NOTHING
-
-
-def test_an_index_has_no_layers(space: Workspace) -> None:
-    image = engine(tar("etc/one"))
-    index = json.dumps({"manifests": []}).encode()
-    image.stored[digest(index)] = index
-    image.image = replace(image.image, id=digest(index))
-    assert look(image, space) == NOTHING
 
 
 @pytest.mark.parametrize("name", ["layer.json", "files.json"])

@@ -30,8 +30,6 @@ from torch_images.verify.verify import (
     VerifyReport,
     claim,
     claim_of,
-    read_report,
-    report_path,
     require,
     verify,
     write_report,
@@ -79,21 +77,6 @@ def test_a_failure_is_named() -> None:
     failed = Check(name="image/test_files/test_x", outcome="failed", seconds=0, message="why")
     with pytest.raises(VerifyError, match=r"i failed verification: image/test_files/test_x: why;"):
         require(report(failed))
-
-
-def test_no_checks_are_no_pass() -> None:
-    assert not report().passed
-    with pytest.raises(VerifyError, match="no check ran"):
-        require(report())
-
-
-def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    path = report_path(workspace, "sha256:d")
-    assert read_report(path) is None
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    assert read_report(path) is None
 
 
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from torch_images.config.types import Cuda
+from torch_images.inside.decision import BRANDS
 
 COMPAT_FOLDER = (
     "/opt/cuda-compat"  # in images; NVIDIA's container toolkit acts on /usr/local/cuda/compat
 )
-# The brands of NVIDIA's official value, in its order and in the container toolkit's syntax, read in
-# nvidia/cuda:13.0.2 and 12.8.1. scripts/image/runtime/decision.py has the brands by number; a unit
-# test keeps both in step.
-_BRANDS = (
-    *("unknown", "grid", "tesla", "nvidia", "quadro", "quadrortx", "nvidiartx"),
-    *("vapps", "vpc", "vcs", "vws", "cloudgaming"),
-)
+# The brands of NVIDIA's official value, in its order and in the container toolkit's syntax, as read
+# in nvidia/cuda:13.0.2 and 12.8.1.
+_ORDER = (4, 2, 14, 1, 12, 13, 7, 8, 9, 10, 11)
+_BRANDS = ("unknown", *(BRANDS[n].replace(" ", "").lower() for n in _ORDER))
 
 
 def require_cuda(cuda: Cuda, *, compat: bool) -> str:

@@ -46,6 +46,15 @@ FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBO
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # programs that run at every start
 
+# What programs of images import of this package, by their folder.
+SHARED = {
+    "runtime": ("__init__.py", *(f"inside/{n}.py" for n in ("__init__", "decision", "elfnote"))),
+    "source": (
+        *("__init__.py", "arch.py", "jobs.py", "inside/__init__.py"),
+        *("inside/features.json", "inside/features.py", "inside/times.py"),
+    ),
+}
+
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
 
 
@@ -132,9 +141,10 @@ def render(
     for name, recipe in compiled.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
-    for module in ("__init__", "arch", "jobs") if compiled else ():  # imported by compile steps
-        data = (PACKAGE / f"{module}.py").read_bytes()
-        files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
+    for folder, names in SHARED.items():
+        for name in names if folder in folders else ():
+            path = f"{folder}/torch_images/{name}"
+            files.append(ContextFile(path=path, data=(PACKAGE / name).read_bytes()))
     plans = [plan for group in layer_plans(config, spec, lock).values() for plan in group]
     return Context(
         id=spec.id,

@@ -35,9 +35,10 @@ from torch_images.fetch.tools import install_tools
 from torch_images.host import outputs
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
+from torch_images.inside.times import EPOCH
 from torch_images.layers.plan import LayerPlan, layer_plans
 from torch_images.locks.wheels import requirements_text
-from torch_images.oci.layout import EPOCH, layout_layers
+from torch_images.oci.layout import layout_layers
 from torch_images.platforms import AMD64
 from torch_images.project import PACKAGE
 

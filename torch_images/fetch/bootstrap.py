@@ -28,6 +28,7 @@ from torch_images.fetch.download import Fetched, fetch, unsettled
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
+from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
@@ -294,7 +295,7 @@ def _bootstrap(
     ):
         tar, layer = temporary / "tree.tar", layout.parent / "layer"
         env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
-        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
+        env |= {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
         old_mask = os.umask(0o022)
         try:
             run.run(confined(command(base, lock, tar, url, options), run), env=env)

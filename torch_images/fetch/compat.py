@@ -12,15 +12,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images import fatbin, jsondoc
 from torch_images.config.types import Compat
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
+from torch_images.inside import elfnote
 from torch_images.locks.debs import DebLock
 
-_SECTION = ".note.cuda.fwd_compatibility"
 _WAYS = "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without --compat"
 
 
@@ -64,12 +63,10 @@ def read_note(libcuda: Path) -> str:
 
     Its members are lists: "driver" of driver branches, and "device" of brands by number.
     """
-    try:
-        text = fatbin.section(memoryview(libcuda.read_bytes()), _SECTION).decode("latin-1")
-        note = jsondoc.parse(text[text.index("{") : text.rindex("}") + 1])
-        kept = {key: [int(n) for n in note[key]] for key in ("driver", "device")}
-    except (fatbin.PruneError, ValueError, KeyError, TypeError, OverflowError):
+    note = elfnote.read_note(libcuda)
+    if note is None:
         return ""
+    kept = {"driver": note.branches, "device": note.brands}
     return json.dumps(kept, separators=(",", ":"))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
-import json
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -20,9 +18,9 @@ from torch_images.errors import LockError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
+from torch_images.inside.features import FEATURES, shows
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.wheels import WheelLock
-from torch_images.project import project_root
 
 # The library that must have code for a GPU. Others are for single operators.
 _MAIN = "libtorch_cuda.so"
@@ -126,12 +124,4 @@ def _lacks(
 
 def _features(folder: Path) -> tuple[str, ...]:
     """The features of torch's libraries, by the same evidence as the gate of compiled wheels."""
-    source = project_root() / "scripts" / "image" / "source"
-    evidence = json.loads((source / "features.json").read_text())
-    # The gate is outside this package, because builds run it.
-    spec = importlib.util.spec_from_file_location("torch_images_gate", source / "gate.py")
-    assert spec
-    assert spec.loader
-    gate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gate)
-    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
+    return tuple(name for name in sorted(FEATURES) if shows(folder, name))

@@ -19,11 +19,12 @@ from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workers import workers
+from torch_images.inside.times import EPOCH
 from torch_images.interrupts import grace
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
-from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
+from torch_images.oci.layout import Compressed, Effort, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while one per processor is packed
 # zstd threads for a small layer. Each takes some 100 MB of memory; the largest layers use several,

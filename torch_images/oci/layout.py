@@ -23,6 +23,7 @@ from typing import IO, Any
 import zstandard
 
 from torch_images.errors import BuildError
+from torch_images.inside.times import EPOCH
 from torch_images.jobs import processors
 from torch_images.platforms import AMD64, Platform
 
@@ -32,9 +33,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 _CAPABILITY = "SCHILY.xattr.security.capability"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
-# The time of every file, in seconds since 1970: 1980-01-01, the first in zip archives (wheels). Not
-# the lock's date: a new lock must not change layers with unchanged content.
-EPOCH = 315532800
+# Not the lock's date: a new lock must not change layers with unchanged content.
 _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 # Machine code repeats itself over long distances. With this window and table, the large libraries

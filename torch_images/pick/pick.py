@@ -1,15 +1,12 @@
 """A GPU and a driver -> the image to run on them, and why. Pure.
 
-The answer uses the module that decides at the start of a container,
-scripts/image/runtime/decision.py, so both always agree.
+The answer uses the module that decides at the start of a container, so both always agree.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,10 +20,10 @@ from torch_images.config.matrix import of_the_project
 from torch_images.config.tags import floating
 from torch_images.config.types import WITH, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
+from torch_images.inside import decision as rules
 from torch_images.pick.drivers import Driver, remedy, unsupported
 from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
-from torch_images.project import project_root
 from torch_images.verify.ledger import State
 
 
@@ -331,9 +328,8 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str = "") -> Suggestion:
     """
     if problem := unsupported(gpu, driver):
         return Suggestion(works=False, rank=0, reason=problem)
-    rules = _rules()
     image = rules.Release(cuda.version, cuda.driver, cuda.floor)
-    device = rules.Device(gpu.name, _brand(rules, gpu))
+    device = rules.Device(gpu.name, _brand(gpu))
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
     if compat:
@@ -350,21 +346,7 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str = "") -> Suggestion:
     return Suggestion(works=choice.works, rank=rank, reason=reason, compat=helped)
 
 
-def _brand(rules: Any, gpu: Gpu) -> int:
+def _brand(gpu: Gpu) -> int:
     """The brand of a GPU as NVML reports it, if compat libraries depend on it; else NVIDIA."""
     brands = {name.upper(): number for number, name in rules.BRANDS.items()}
-    return int(brands.get(gpu.line.upper(), rules.NVIDIA))
-
-
-def _rules() -> Any:
-    """The module that decides at the start of a container, which is outside this package."""
-    path = project_root() / "scripts" / "image" / "runtime" / "decision.py"
-    name = "torch_images_decision"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec
-        assert spec.loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    return brands.get(gpu.line.upper(), rules.NVIDIA)

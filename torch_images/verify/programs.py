@@ -15,6 +15,7 @@ from typing import Any
 
 from torch_images.host.cache import Part, used, write
 from torch_images.host.workspace import Workspace
+from torch_images.project import PACKAGE
 from torch_images.verify.suites import files_below, files_hash
 
 # Packages beside torch that tests/programs looks at, where an image has them.
@@ -48,7 +49,8 @@ class Record:
 
 
 def _files(root: Path) -> str:
-    files = {n: data for folder in _FILES for n, data in files_below(root, folder).items()}
+    files = files_below(PACKAGE.parent, "torch_images/inside")
+    files |= {n: data for folder in _FILES for n, data in files_below(root, folder).items()}
     return files_hash({n: data for n, data in files.items() if not n.startswith(_OF_IMAGES)})
 
 

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import decision
 import facts
 from account import shown
-from decision import Choice, Host, Library, Probe, Release, Sister
+
+from torch_images.inside import decision
+from torch_images.inside.decision import Choice, Host, Library, Probe, Release, Sister
 
 HERE = Path(__file__).resolve().parent
 COMPAT_ROOT = "/opt/cuda-compat"  # NVIDIA's container toolkit does not look here

@@ -13,8 +13,9 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from decision import TOOLKIT, Choice, Host
 from facts import SYSTEM
+
+from torch_images.inside.decision import TOOLKIT, Choice, Host
 
 # Sorts before the toolkit's 00-compat-*.conf: the first folder that has a library wins.
 CONF = "etc/ld.so.conf.d/0-torch-images.conf"

@@ -11,16 +11,14 @@ import os
 import re
 import select
 import signal
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from decision import Device, Host, Library, Note
+from torch_images.inside.decision import Device, Host, Library
+from torch_images.inside.elfnote import read_note
 
-SECTION = ".note.cuda.fwd_compatibility"
-LIMIT = 1 << 20  # bytes
 ENDS = 0.02  # seconds for a child that was killed
 # Where NVIDIA's container toolkit mounts libraries in Debian and Ubuntu, and the loader looks.
 SYSTEM = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
@@ -91,20 +89,6 @@ def find_library(folder: Path) -> Library | None:
     version = path.name.removeprefix("libcuda.so.")
     known = version if _VERSION.fullmatch(version) else ""
     return Library(str(folder), known, read_note(path))
-
-
-def read_note(path: Path) -> Note | None:
-    """The driver branches and GPU brands that a compat library supports, from its ELF note.
-
-    None if there is no note, or if it cannot be parsed.
-    """
-    try:
-        for text in _notes(path):
-            found = json.loads(text[text.index("{") : text.rindex("}") + 1])
-            return Note(tuple(map(int, found["driver"])), tuple(map(int, found["device"])))
-    except Exception:  # noqa: BLE001  there is no end to how a file can be damaged
-        return None
-    return None
 
 
 def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
@@ -197,30 +181,6 @@ def _capability(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
     except AttributeError:  # an older NVML
         return None
     return None if failed else f"{major.value}.{minor.value}"
-
-
-def _notes(path: Path) -> Iterator[str]:
-    """The content of the compat note section of a 64-bit little-endian ELF file.
-
-    Section headers: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.sheader.html
-    """
-    with path.open("rb") as file:
-        header = file.read(64)
-        if header[:6] != b"\x7fELF\x02\x01":
-            return
-        offset, size, count, names = struct.unpack_from("<40xQ10xHHH", header)
-        table = _part(file, offset, size * count)
-        entries = [struct.unpack_from("<IIQQQQ", table, size * i) for i in range(count)]
-        strings = _part(file, *entries[names][4:])
-        for name, _, _, _, start, length in entries:
-            if strings[name : strings.index(b"\0", name)].decode() == SECTION:
-                yield _part(file, start, length).decode("latin-1")
-
-
-def _part(file: BinaryIO, offset: int, length: int) -> bytes:
-    """A part of an ELF file. No real table of sections, or note, is as long as LIMIT."""
-    file.seek(offset)
-    return file.read(min(length, LIMIT))
 
 
 def _names(folder: Path) -> list[str]:

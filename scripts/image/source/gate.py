@@ -1,15 +1,12 @@
 """Check a compiled wheel of torch for the features, code, commit and CUDA version of its recipe.
 
 If a library is missing, CMake only switches a feature off, with one line in its log. So these
-checks read the wheel's files. features.json names the library and the text in it that show each
-feature.
+checks read the wheel's files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import mmap
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.arch import Capability, targets_in_listing, unasked, widespread
+from torch_images.inside.features import FEATURES, shows
 
 _LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 _OFF = re.compile(r"\boff\b|not found|could not|disabl|cannot|without|unable", re.IGNORECASE)
@@ -28,10 +26,9 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
     `recipe` is what torch_images/build/compile_recipe.py writes, `files` the folder of the unpacked
     wheel, `log` the output of its build, `tools` the folder with NVIDIA's cuobjdump.
     """
-    evidence = json.loads(Path(__file__).with_name("features.json").read_text())
     for feature in recipe["features"]:
-        if not shows(files / "torch" / "lib", evidence[feature]):
-            line = switched_off(feature, evidence[feature]["option"], log)
+        if not shows(files / "torch" / "lib", feature):
+            line = switched_off(feature, FEATURES[feature]["option"], log)
             yield f"feature {feature} is not in the wheel" + (
                 f'; CMake said: "{line}"' if line else ""
             )
@@ -43,15 +40,6 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
         bare = name != _LIBRARIES[0] and "magma" not in recipe["features"]
         if library.exists():
             yield from _code(recipe["arches"].split(";"), library, tools, bare=bare)
-
-
-def shows(folder: Path, feature: Mapping[str, str]) -> bool:
-    """Whether a library in `folder` has the text of `feature`, an entry of features.json."""
-    path = folder / feature["library"]
-    if not path.is_file():
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(feature["text"].encode()) >= 0
 
 
 def copies(files: Path) -> Iterator[str]:

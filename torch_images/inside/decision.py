@@ -1,6 +1,6 @@
 """Decide which libcuda a container uses: the host's, or the image's newer compat library.
 
-This module only decides: facts.py collects the facts, effect.py makes the choice effective. The
+This module only decides, at each start of a container and for `./inv pick`. The
 host's library is used wherever it suffices. A compat library that is older than the kernel driver
 fails with error 803, and one on a GPU that it does not support with 804 (measured on an H200,
 driver 580.159.04; https://docs.nvidia.com/deploy/cuda-compatibility/).
