@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.attention.table import table
 from tests.scripts import load
+from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted((ROOT / "docs" / "benchmarks" / "attention").glob("*.json"))
@@ -244,6 +245,5 @@ def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType)
     ]
     assert len(locks) >= 3
     for path in locks:
-        [line] = [x for x in path.read_text().splitlines() if x.startswith("flash-attn-4==")]
-        version = line.split()[0].partition("==")[2]
+        version = read_wheels(path).versions()["flash-attn-4"]
         assert f"FlashAttention-4 {version} " in " ".join((rules.__doc__ or "").split())

@@ -78,7 +78,7 @@ def test_a_copy_has_the_images_and_locks_in_use(
     copy = tmp_path / "room" / "copy"
     _copy(replace(workspace, locks=mine / "locks"), copy)
     assert (copy / "images.yaml").read_text() == "mine"
-    assert [path.name for path in (copy / "locks").iterdir()] == ["mine.txt"]
+    assert [path.name for path in (copy / "locks").iterdir()] == ["mine.json"]
 
 
 @pytest.mark.parametrize(
