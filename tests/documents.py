@@ -1,4 +1,4 @@
-"""docs/documents.csv -> docs/documents.md: what became of each claim of the documents.
+"""docs/project/documents.csv -> docs/project/documents.md: what became of each claim of the documents.
 
     python -m tests.documents
 
@@ -11,16 +11,17 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from torch_images.bench.results import read
+from bench_results import read
+
 from torch_images.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = Path("docs/documents.csv")
-PAGE = Path("docs/documents.md")
+DATA = Path("docs/project/documents.csv")
+PAGE = Path("docs/project/documents.md")
 
 # The documents by subject, in the words of the page.
 DOCUMENTS = {
@@ -37,24 +38,17 @@ KINDS = {
     "not run": "the test or the build exists, and has not run where it would show the claim",
     "out of scope": "no image can serve it; the note says why",
 }
-# How the note of a part of torch begins that no image changes, and that no check of images uses.
-TORCH = "Part of torch itself"
 ON_GPU = "tests/container/test_gpu_"
 
-# The kinds whose claims the page lists: what a reader of the documents must not rely on.
-LISTED = ("corrected", "not run")
-
 HEAD = """\
-# The documents, claim by claim
+# The documents that the project began with
 
 This project began with five documents about building and running PyTorch with CUDA. Some of what they say is wrong.
-[documents.csv](documents.csv) has every claim, script, setting and figure of theirs once, with the test, the report or the source that decides it.
-This page counts them, and lists those that are wrong or untested. `python -m tests.documents` writes it from that file.
+[documents.csv](documents.csv) has each of their claims with the test, the report or the source that decides it, and a note. `python -m tests.documents` writes this page from it.
 """
 TAIL = """\
-The GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](gpu.md#what-ran-on-which-gpu)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
-`./inv bench-compare docs/benchmarks/h200-image/result.json rtx5090` puts ours beside theirs. "{torch}" means: every wheel of torch has it,
-images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it. A claim that cites [the ledger](ledger.csv) holds for the inputs of that line's date.
+GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](../gpu.md#what-ran-on-which-gpu)). No figure of an RTX 5090 or a B200 was repeated. "Part of torch itself" in a note means: every wheel of torch has it,
+images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it.
 """
 
 
@@ -117,66 +111,20 @@ def figure(root: Path, part: str) -> str:
     return f"{found.median * 1e3:.4g} ms{rate} on {result.machine['gpu'].removeprefix('NVIDIA ')}"
 
 
-def page(claims: Sequence[Claim], root: Path) -> str:
-    """The whole page: how many claims there are of each kind, and the claims of LISTED."""
-    lines = [HEAD]
+def page(claims: Sequence[Claim]) -> str:
+    """The whole page: how many claims there are of each kind."""
     rows: list[list[object]] = []
     for name, title in DOCUMENTS.items():
         count = Counter(claim.kind for claim in claims if claim.document == name)
         rows.append([title, count.total(), *(count[kind] for kind in KINDS)])
     whole = Counter(claim.kind for claim in claims)
     rows.append(["all", len(claims), *(whole[kind] for kind in KINDS)])
-    lines += table(["Document", "Claims", *KINDS], rows, right=len(KINDS) + 1)
     on_gpu = sum(claim.kind == "tested" and claim.needs_gpu for claim in claims)
     meanings = [*KINDS.items()]
     meanings[0] = ("tested", f"{KINDS['tested']}; {on_gpu} of {whole['tested']} need a GPU")
-    lines += ["", *table(["Kind", "It means"], meanings)]
-    lines += ["", TAIL.format(torch=TORCH).rstrip()]
-    for name, title in DOCUMENTS.items():
-        own = [claim for claim in claims if claim.document == name and claim.kind in LISTED]
-        cells = [
-            [c.claim, c.kind, ", ".join(dict.fromkeys(_shown(c, root))), " ".join(_note(c, root))]
-            for c in own
-        ]
-        lines += ["", f"## {title}", "", *table(["Claim", "Kind", "Shown by", "Note"], cells)]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(claim: Claim, root: Path) -> Iterator[str]:
-    """The references of a row as links."""
-    for part in claim.references:
-        path, _, name = part.partition("::")
-        here = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
-        if part.startswith("https://"):
-            yield f"[{part.removeprefix('https://').split('/')[0]}]({part})"
-        elif path.endswith(".py"):
-            gpu = " (GPU)" if part.startswith(ON_GPU) else ""
-            yield f"[{name}]({here}){gpu}"
-        elif "#" in path:
-            yield f"[{Path(path.partition('#')[0]).name}]({here})"
-        elif correction(root, part) if path.endswith(".json") else None:
-            yield f"[{Path(path).name}]({here})"
-        elif path.endswith(".csv"):
-            yield f"[{name}]({here})"
-        else:  # a case of a result: the table of the report beside it
-            [slug] = slugs(f"# {name.partition('/')[0]}")
-            yield f"[{Path(path).parent.name}]({Path(here).parent}/README.md#{slug})"
-
-
-def _note(claim: Claim, root: Path) -> Iterator[str]:
-    """The note of a row, and what its references add to it."""
-    for part in claim.references:
-        if not part.partition("::")[0].endswith(".json"):
-            continue
-        wrong = correction(root, part)
-        yield _sentence(f"{wrong['corrected']}: {wrong['why']}" if wrong else figure(root, part))
-    if claim.note:
-        yield claim.note
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    counts = table(["Document", "Claims", *KINDS], rows, right=len(KINDS) + 1)
+    return "\n".join([HEAD, *counts, "", *table(["Kind", "Meaning"], meanings), "", TAIL])
 
 
 if __name__ == "__main__":
-    (ROOT / PAGE).write_text(page(load(ROOT / DATA), ROOT))
+    (ROOT / PAGE).write_text(page(load(ROOT / DATA)))

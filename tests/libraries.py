@@ -13,6 +13,7 @@ from elftools.elf.relocation import RelocationSection
 from torch_images.fatbin import containers, prune
 
 PAGE = 0x1000
+_TAIL = 0x80  # bytes of the segment after its containers
 SHIFT = 0x5000  # of addresses against offsets, from the second segment on
 
 Code = tuple[int, bool, bool, int]  # architecture, PTX, specific, bytes
@@ -58,7 +59,6 @@ def library(
     rela_at: int = 0x400,
     align: int = PAGE,
     memory: int = 0,
-    tail: int = 0x80,
     slack: int = 0,
     debug: int = 0,
     early: bool = False,
@@ -68,7 +68,7 @@ def library(
     `more` makes relocations from the addresses of containers and wrappers, before those of the
     wrappers, which point to `targets` (offsets), else to the containers. `rela_at` is where the
     first section begins. `align` is the alignment of the segment that has the containers,
-    `memory` how much larger it is than in the file, `tail` how much of it follows them. `slack` are
+    `memory` how much larger it is than in the file; 0x80 bytes follow them. `slack` are
     bytes of no section, loaded ones before the last table for debuggers and others after it.
     `debug` are the flags of .debug_info; `early` puts the section headers before the tables.
     """
@@ -79,7 +79,7 @@ def library(
         fatbin += container(one, number)
     start = PAGE + 0x100
     end = start + len(fatbin)
-    data = end + tail + -(end + tail) % PAGE
+    data = end + _TAIL + -(end + _TAIL) % PAGE
     wrappers = b"".join(struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) for _ in held)
     base = data + SHIFT
     aimed = places if targets is None else targets
@@ -91,7 +91,7 @@ def library(
         Section(".rela.dyn", 4, 2, rela, rela_at, rela_at),
         Section(".rodata", 1, 2, b"r" * 0x100, PAGE, PAGE + SHIFT),
         Section(".nv_fatbin", 1, 2, fatbin, start, start + SHIFT),
-        Section(".eh_frame", 1, 2, b"e" * tail, end, end + SHIFT),
+        Section(".eh_frame", 1, 2, b"e" * _TAIL, end, end + SHIFT),
         Section(".nvFatBinSegment", 1, 3, wrappers, data, base),
         Section(".data", 1, 3, b"d" * 8, data + len(wrappers), base + len(wrappers)),
     ]
@@ -121,7 +121,7 @@ def library(
         at = shoff + headers
     loads = [
         (4, 0, 0, rela_at + len(rela), 0, PAGE),
-        (4, PAGE, PAGE + SHIFT, end + tail - PAGE, memory, align),
+        (4, PAGE, PAGE + SHIFT, end + _TAIL - PAGE, memory, align),
         (6, data, base, len(wrappers) + 8, 9 * PAGE, PAGE),
     ]
     loads += [(6, unnamed, unnamed + 20 * PAGE + SHIFT, slack, 0, PAGE)] if slack else []
@@ -202,13 +202,6 @@ def entries(data: bytes) -> list[list[Code]]:
     return found
 
 
-def relocations(data: bytes) -> set[tuple[int, int]]:
-    """Where a library's relocations are, and where they point to."""
-    rela = ELFFile(BytesIO(data)).get_section_by_name(".rela.dyn")
-    assert isinstance(rela, RelocationSection)
-    return {(r["r_offset"], r["r_addend"]) for r in rela.iter_relocations()}
-
-
 def pruned(data: bytes, arches: list[int], *, symbols: bool = True) -> bytes:
     """A library as prune() writes it."""
-    return b"".join(prune(memoryview(data), arches, symbols=symbols).pieces)
+    return prune(memoryview(data), arches, symbols=symbols)

@@ -1,4 +1,4 @@
-"""The program behind ./inv: Invoke with this project's verbs."""
+"""The program behind ./inv."""
 
 from __future__ import annotations
 

@@ -78,10 +78,6 @@ class UnfinishedError(TorchImagesError):
     exit_code = 7
 
 
-class PushError(TorchImagesError):
-    """A registry, or a proxy before it, refused an image; `message` is its answer."""
-
-
 class PublishError(TorchImagesError):
     """An image must not be published as requested."""
 

@@ -13,8 +13,8 @@ document entries: they are as seen in torch 2.10 and 2.11, and confirmed by cuob
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,7 +45,7 @@ class PruneError(Exception):
     """A file has an unexpected structure; the message says where."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """Code for one target: its architecture as a number such as 90, and the bytes, with the header.
 
@@ -58,26 +58,6 @@ class Entry:
     specific: bool
     data: memoryview = field(repr=False)
 
-    @property
-    def target(self) -> str:
-        """The target in cuobjdump's form, with "*" for a specific one."""
-        return f"{'compute' if self.ptx else 'sm'}_{self.arch}{'*' if self.specific else ''}"
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """A pruned library: its pieces in order, and the bytes that each removal saved."""
-
-    pieces: tuple[bytes | memoryview, ...]
-    code: int
-    symbols: int
-    left: Counter[str]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the new file."""
-        return sum(len(piece) for piece in self.pieces)
-
 
 def chosen(entries: Sequence[Entry], arches: Iterable[int]) -> tuple[Entry, ...]:
     """The entries of a container that one of these architectures would load, in their order.
@@ -85,18 +65,16 @@ def chosen(entries: Sequence[Entry], arches: Iterable[int]) -> tuple[Entry, ...]
     That is machine code for exactly this architecture; else the newest older machine code of the
     same major version; else the newest PTX that is not newer.
     """
-    kept: set[int] = set()
+    kept: set[Entry] = set()
     for arch in arches:
-        code = {e.arch for e in entries if not e.ptx and not e.specific}
-        major = {a for a in code if Capability.of_number(arch).runs(Capability.of_number(a))}
-        virtual = {e.arch for e in entries if e.ptx and e.arch <= arch}
-        for number, entry in enumerate(entries):
-            exact = entry.arch == arch and not entry.ptx
-            nearest = bool(major) and not entry.ptx and entry.arch == max(major)
-            compiled = not major and bool(virtual) and entry.ptx and entry.arch == max(virtual)
-            if exact or (nearest and not entry.specific) or compiled:
-                kept.add(number)
-    return tuple(entry for number, entry in enumerate(entries) if number in kept)
+        own = Capability.of_number(arch)
+        code = [e for e in entries if not e.ptx and not e.specific]
+        code = [e for e in code if own.runs(Capability.of_number(e.arch))]
+        ptx = [] if code else [e for e in entries if e.ptx and e.arch <= arch]
+        newest = max((e.arch for e in (*code, *ptx)), default=0)
+        kept |= {e for e in (*code, *ptx) if e.arch == newest}
+        kept |= {e for e in entries if e.arch == arch and not e.ptx}
+    return tuple(entry for entry in entries if entry in kept)
 
 
 def containers(section: memoryview) -> Iterator[tuple[int, tuple[Entry, ...]]]:
@@ -161,38 +139,37 @@ class _File:
         return next((s for s in self.sections if s.name == name), None)
 
 
-def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: bool = True) -> Pruned:
-    """The library without code that no architecture in `arches` loads, and without `symbols`.
-
-    `arches` are numbers such as 90; None keeps all code.
-    Raises PruneError for a library with another structure.
-    """
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Turn errors of readers into PruneError."""
     try:
-        return _prune(data, arches, symbols=symbols)
+        yield
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise PruneError(f"damaged: {error}") from None
 
 
 def section(data: memoryview, name: str) -> bytes:
     """The content of a section of an ELF file; b"" if it is missing. Raises PruneError."""
-    try:
-        file = _read(data)
-    except (struct.error, IndexError, ValueError, OverflowError) as error:
-        raise PruneError(f"damaged: {error}") from None
-    section = file.section(name)
+    with _reading():
+        section = _read(data).section(name)
     return bytes(data[section.offset : section.offset + section.size]) if section else b""
 
 
-def _prune(data: memoryview, arches: Iterable[int] | None, *, symbols: bool) -> Pruned:
+@_reading()
+def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: bool = True) -> bytes:
+    """The library without code that no architecture in `arches` loads, and without `symbols`.
+
+    `arches` are numbers such as 90; None keeps all code.
+    Raises PruneError for a library with another structure.
+    """
     file = _read(data)
     cuts: list[tuple[int, int]] = []  # ranges of the file that leave it; whole pages
     patches: dict[int, bytes] = {}
     segments = list(file.segments)
     sizes: dict[int, tuple[int, int]] = {}
-    left: Counter[str] = Counter()
     fatbin = file.section(".nv_fatbin") if arches is not None else None
     if fatbin and arches is not None:
-        packed, moved, left = _packed(file, fatbin, sorted(set(arches)))
+        packed, moved = _packed(file, fatbin, sorted(set(arches)))
         hole = _hole(fatbin.offset + len(packed), fatbin.offset + fatbin.size)
         if hole:
             segments = _split(segments, hole)
@@ -200,14 +177,12 @@ def _prune(data: memoryview, arches: Iterable[int] | None, *, symbols: bool) -> 
             patches |= _relocated(file, fatbin, moved)
             sizes[fatbin.at] = (fatbin.offset, len(packed))
             cuts.append(hole)
-    code = sum(end - start for start, end in cuts)
     if symbols:
         tables, holes = _symbols(file)
         cuts += holes
         sizes |= {table.at: (table.offset, 0) for table in tables}
     patches |= _headers(file, segments, sizes, sorted(cuts))
-    taken = sum(end - start for start, end in cuts) - code
-    return Pruned(tuple(_pieces(data, patches, sorted(cuts))), code, taken, left)
+    return b"".join(_pieces(data, patches, sorted(cuts)))
 
 
 def _read(data: memoryview) -> _File:
@@ -239,12 +214,10 @@ def _read(data: memoryview) -> _File:
     return _File(data, phoff, shoff, segments, sections)
 
 
-def _packed(
-    file: _File, fatbin: _Section, arches: Sequence[int]
-) -> tuple[bytes, dict[int, int], Counter[str]]:
-    """The section with its containers moved together, their new addresses, and the targets left."""
+def _packed(file: _File, fatbin: _Section, arches: Sequence[int]) -> tuple[bytes, dict[int, int]]:
+    """The section with its containers moved together, and their new addresses."""
     section = file.data[fatbin.offset : fatbin.offset + fatbin.size]
-    packed, moved, left = bytearray(), {}, Counter[str]()
+    packed, moved = bytearray(), {}
     for offset, entries in containers(section):
         kept = chosen(entries, arches)
         packed += bytes(-(fatbin.addr + len(packed)) % 8)
@@ -253,8 +226,7 @@ def _packed(
         packed += _HEAD.pack(_CONTAINER, version, size, sum(len(e.data) for e in kept))
         for entry in kept:
             packed += entry.data
-        left.update(entry.target for entry in kept)
-    return bytes(packed), moved, left
+    return bytes(packed), moved
 
 
 def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int, bytes]:

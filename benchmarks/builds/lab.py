@@ -16,7 +16,7 @@ from tests.releases import T130
 from torch_images.build import built
 from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import prepare
+from torch_images.fetch.bootstrap import BaseMaker
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
@@ -75,7 +75,7 @@ class Lab:
         base = next(b for b in config.bases if b.name == BASE)
         resolver = Resolver(root=self.project, network=self.network, run=self.run)
         lock = read_debs(self.project / "locks" / f"base-{BASE}.txt")
-        return prepare(base, lock, cache=self.cache, resolver=resolver).contexts["base"]
+        return BaseMaker(cache=self.cache, resolver=resolver).base(base, lock).context
 
     def invoke(self, *words: str) -> str:
         """Run what `./inv` starts in the copy of the project; what it prints."""

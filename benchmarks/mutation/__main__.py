@@ -37,8 +37,8 @@ MODULES = {
     "jobs": ("jobs", "measure"),
     "fatbin": ("fatbin", "fatbin_guards"),
     "locks/image_lock": ("image_lock", "lock", "sources", "unlisted", "platforms"),
-    "publish/push": ("push", "publishing", "platforms_published"),
-    "publish/tag_rules": ("tagging", "holders", "publishing", "platforms_published"),
+    "publish/push": ("push",),
+    "publish/tag_rules": ("tagging", "push"),
     "runtime/decision": ("runtime", "decision"),
     "runtime/effect": ("runtime", "effect"),
 }

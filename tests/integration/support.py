@@ -81,12 +81,6 @@ def images(engine: Engine) -> dict[str, str]:
     return {tag: engine.inspect(tag).id for tag in engine.tags("torch-") if tag.startswith(own)}
 
 
-def outside() -> tuple[str, ...]:
-    """The modules of the suite that looks at an image from outside, as `suites.examine` takes them."""
-    # In the order of the suite: later modules leave files in the container.
-    return tuple(f"image/{path.stem}" for path in sorted((ROOT / "tests/image").glob("test_*.py")))
-
-
 def invoke(
     *words: str, cwd: Path = ROOT, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import prepare
+from torch_images.fetch.bootstrap import BaseMaker
 from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
@@ -92,7 +92,7 @@ def test_a_disk_that_fills_up_while_packages_are_fetched(
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
     lock = read_debs(workspace.locks / "base-trixie.txt")
     with pytest.raises(DiskError, match=r"\.deb could not be saved: No space left on device"):
-        prepare(choose(config).base, lock, cache=small_disk, resolver=resolver)
+        BaseMaker(cache=small_disk, resolver=resolver).base(choose(config).base, lock)
     assert not list(small_disk.rglob(".partial-*"))
 
 
@@ -110,7 +110,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
     lock = read_debs(workspace.locks / "base-trixie.txt")
     with pytest.raises(DiskError, match="the disk filled up while making base trixie"):
-        prepare(choose(config).base, lock, cache=tmp_path, resolver=resolver)
+        BaseMaker(cache=tmp_path, resolver=resolver).base(choose(config).base, lock)
     assert [p for p in (tmp_path / "bases").iterdir() if p.is_dir()] == []
     assert list(small_disk.iterdir()) == []
 

@@ -25,14 +25,14 @@ from pathlib import Path
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import prepare
+from torch_images.fetch.bootstrap import BaseMaker
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
 from torch_images.locks.debs import read_debs
 root, locks, cache = map(Path, sys.argv[1:])
 resolver = Resolver(root=root, network=detect(os.environ), run=Runner())
 base = choose(load_config(root / "images.yaml")).base
-prepare(base, read_debs(locks / "base-trixie.txt"), cache=cache, resolver=resolver)
+BaseMaker(cache=cache, resolver=resolver).base(base, read_debs(locks / "base-trixie.txt"))
 """
 
 

@@ -44,7 +44,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Subject, examine
+from torch_images.verify.suites import Subject, outside
 from torch_images.verify.verify import claim_of
 
 # Other tests build for other architectures at the same time.
@@ -173,9 +173,9 @@ def test_the_image_says_what_it_has_and_passes(
     assert [tag.rpartition(":")[2] for tag in tags][1:] == ["sm86-compat"]
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
-    modules = ("image/test_compat", "image/test_metadata")
-    subject = Subject(info=info, wanted=wanted, workspace=own, engine=engine, run=runner)
-    checks = examine(subject, modules=modules).checks
+    modules = ("test_compat.py", "test_metadata.py")
+    subject = Subject(info=info, claim=wanted, workspace=own, engine=engine, run=runner)
+    checks = outside(subject, modules).checks
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}
     assert passed >= {

@@ -22,7 +22,7 @@ import pytest
 import uv
 
 from tests.integration.standins import replace, served
-from tests.integration.support import ROOT, SITE, Built, facts, invoke, outside, quiet
+from tests.integration.support import ROOT, SITE, Built, facts, invoke, quiet
 from tests.integration.trees import (
     FORK,
     LLVM,
@@ -52,7 +52,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Check, Subject, examine
+from torch_images.verify.suites import Check, Subject, outside
 
 WHEELS = (
     *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
@@ -264,8 +264,8 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=run)
-    return examine(subject, modules=outside()).checks
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=run)
+    return outside(subject, ()).checks
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -110,6 +110,8 @@ def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
 
 def test_it_names_its_version_and_its_verbs(command: Path, tmp_path: Path) -> None:
     assert run(command, tmp_path, "--version").stdout == "torch-images 0.1.0\n"
-    ours = json.loads(run(command, tmp_path, "--list", "--list-format", "json").stdout)
-    theirs = json.loads(invoke("--list", "--list-format", "json").stdout)
-    assert [task["name"] for task in ours["tasks"]] == [task["name"] for task in theirs["tasks"]]
+    golden = (ROOT / "tests/golden/help/all.txt").read_text()
+    listed = run(command, tmp_path, "--list").stdout
+    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == re.findall(
+        r"^  ([a-z-]+) ", golden, re.MULTILINE
+    )

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,9 +17,9 @@ from torch_images.errors import EngineError, LockError, UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.layers.make import ReadyLayer
-from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Wanted
+from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, ParentRequest
 from torch_images.maintain import gc
-from torch_images.oci.layout import Compressed
+from torch_images.oci.layout import Compressed, write_layout
 
 # Where containerd listens that dockerd started itself, and where one that is a service does.
 CONTAINERD = (
@@ -28,9 +29,15 @@ CONTAINERD = (
 
 
 def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, str]:
-    """Those of one image, which has no base."""
-    wanted = Wanted(groups=groups, base=None, compiles=False)
-    return parents.contexts({"image": wanted})["image"]
+    """Those of one image, on an empty base."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, base = Path(folder, "tree"), Future[Path]()
+        with tarfile.open(tree, "w"):
+            pass
+        write_layout(Path(folder, "base"), tree, history="the base")
+        base.set_result(Path(folder, "base"))
+        wanted = ParentRequest(groups=groups, base=base, compiles=False)
+        return parents.contexts({"image": wanted})["image"]
 
 
 def layer(folder: Path, name: str) -> Future[ReadyLayer]:
@@ -82,7 +89,7 @@ def test_a_build_starts_from_it(
     runner.run([*command, "--provenance=false", str(tmp_path)])
     try:
         held = [each.result().layer.diff_id for each in layers]
-        assert list(engine.inspect(name).layers[:2]) == held
+        assert list(engine.inspect(name).layers[1:3]) == held
     finally:
         engine.untag(name)
 

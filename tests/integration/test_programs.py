@@ -9,7 +9,7 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.verify.suites import Subject, examine
+from torch_images.verify.suites import Subject, inside
 from torch_images.verify.verify import claim_of
 
 
@@ -20,9 +20,9 @@ def test_programs_work_in_the_default_image(
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
     wanted = claim_of(config, plan, info)
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=runner)
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
     names = sorted(path.stem for path in (ROOT / "tests/programs").glob("test_*.py"))
-    checks = examine(subject, modules=[f"programs/{name}" for name in names]).checks
+    checks = inside(subject, "programs", [f"{name}.py" for name in names]).checks
     assert [(c.name, c.message) for c in checks if c.outcome == "failed"] == []
     ran = {check.name.split("/")[1] for check in checks if check.outcome == "passed"}
     assert ran == set(names) - {"test_attention"}  # the image has no FlashAttention-4

@@ -16,7 +16,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish.tag import tag
-from torch_images.verify.suites import Subject, examine
+from torch_images.verify.suites import Subject, inside, outside
 from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, verify
 
 BROKEN = "torch-images-test:broken"
@@ -164,12 +164,12 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     spec = choose(config, cuda="13.2", arch="12.0")
     [wrong] = plan_images(config, [spec], workspace.root, workspace.locks)
     info = engine.inspect(narrow.digest)
-    inside = ("test_arch", "test_versions", "test_features")
-    modules = (*(f"container/{module}" for module in inside), "image/test_metadata")
+    modules = ("test_arch", "test_versions", "test_features")
     wanted = claim_of(config, wrong, info)
     wanted["features"] = [*wanted["features"], "fbgemm-genai"]
-    subject = Subject(info=info, wanted=wanted, workspace=workspace, engine=engine, run=runner)
-    checks = examine(subject, modules=modules).checks
+    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
+    checks = inside(subject, "container", [f"{name}.py" for name in modules]).checks
+    checks += outside(subject, ["test_metadata.py"]).checks
     failed = {check.name for check in checks if check.outcome == "failed"}
     assert failed >= {
         "container/test_arch/test_arch_flags_serve[12.0]",
@@ -181,7 +181,10 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
         "container/test_features/test_feature[fbgemm-genai]",
         "image/test_metadata/test_label[io.github.torch-images.arches]",
     }
-    assert {check.name.rpartition("/")[0] for check in checks} == set(modules)
+    assert {check.name.rpartition("/")[0] for check in checks} == {
+        *(f"container/{name}" for name in modules),
+        "image/test_metadata",
+    }
 
 
 def test_a_build_whose_image_fails_is_not_tagged(

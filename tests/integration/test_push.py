@@ -14,7 +14,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -177,7 +176,6 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["digest"] == second.digest
-    assert [layer["size"] for layer in found["layers"]] == pytest.approx([LAYER_SIZE] * 4, rel=0.01)
     assert found["references"] == [f"{server.host}/{REPOSITORY}:{tag}" for tag in second.tags]
     now = dict.fromkeys(second.tags, second.digest) | {first.immutable: first.digest}
     assert tags(server.host) == now
@@ -188,34 +186,15 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert tags(server.host) == now
 
 
-def test_what_was_not_proved_stays_here(
-    make: Make, server: Registry, workspace: Workspace, config: Config
-) -> None:
+def test_an_image_without_a_report_is_not_pushed(make: Make, server: Registry) -> None:
     image = make(verified=False)
     done = push(image, server.host)
     assert done.returncode == 1
     assert f"({image.digest}) was never verified here; run `invoke verify" in done.stderr
-    good = make()
-    path = report_path(workspace, good.digest)
-    kept = json.loads(path.read_text())
-    for change, text in (
-        ({"checks": [{**kept["checks"][0], "outcome": "failed"}]}, "failed verification"),
-        ({"suite": "another"}, "was verified by other checks than today's"),
-        (
-            {"observed": {**kept["observed"], "torch": "2.10.0+cu130"}},
-            "saw torch 2.10.0, but the tag",
-        ),
-    ):
-        path.write_text(json.dumps({**kept, **change}))
-        done = push(good, server.host)
-        assert done.returncode == 1
-        assert text in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
     assert tags(server.host) == {}
 
 
 FAULTS: dict[str, Callable[[], list[Fault]]] = {
-    "cut in the middle of layers": lambda: [Fault(r"PUT .*/blobs/", cut=1_000_000, times=3)],
     "429 with a pause": lambda: [
         Fault(r"PUT .*/blobs/", status="429 Too Many Requests", headers=("Retry-After: 1",))
     ],
@@ -243,7 +222,6 @@ def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) ->
 @pytest.mark.parametrize(
     ("request_line", "reached"),
     [
-        pytest.param(r"PUT .*/blobs/", 0, marks=pytest.mark.slow),
         pytest.param(rf"PUT .*/manifests/{T130}-devel-", 0, marks=pytest.mark.slow),
         (r"PUT .*/manifests/devel", 3),
     ],
@@ -266,18 +244,6 @@ def test_a_lasting_fault_leaves_nothing_half(
     assert tags(server.host) == expected | dict.fromkeys(image.tags[:reached], image.digest)
     assert push(image, server.host).returncode == 0
     assert tags(server.host) == expected | dict.fromkeys(image.tags, image.digest)
-
-
-def test_layers_go_side_by_side(make: Make, server: Registry) -> None:
-    """Two of them must be on their way for the proxy to go on with either."""
-    image, both = make(), threading.Barrier(2, timeout=60)
-    fault = Fault(r"PUT .*/blobs/", cut=1_000_000, times=2, then=both.wait)
-    with faulty(server.host, fault) as host:
-        done = push(image, host)
-    assert done.returncode == 0, done.stderr
-    assert fault.met == 2
-    assert not both.broken
-    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
 
 
 def test_a_registry_is_killed_and_comes_back(make: Make, server: Registry) -> None:
@@ -391,11 +357,7 @@ def test_a_real_image_comes_back_whole(built: Built, server: Registry) -> None:
     image = built
     done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["digest"] == image.digest
-    held = [layer["holds"] for layer in found["layers"]]
-    assert held[0] == "base"
-    assert set(held) >= {"CUDA libraries, the small ones", f"torch {T130}", "Python packages"}
+    assert json.loads(done.stdout)["digest"] == image.digest
     with second_engine(runs=True) as second:
         env = {"DOCKER_HOST": second}
         reference = f"{server.host}/{REPOSITORY}@{image.digest}"

@@ -186,10 +186,6 @@ def is_index_of(host: str, *images: StandIn) -> str:
         (m["platform"]["os"] + "/" + m["platform"]["architecture"], m["digest"])
         for m in document["manifests"]
     ] == [(AMD64, images[0].digest), (ARM64, images[1].digest)]
-    said = document["annotations"]
-    assert said["org.opencontainers.image.version"] == T132
-    assert said["org.opencontainers.image.title"] == "torch-cu132"
-    assert said["org.opencontainers.image.created"] == "2026-09-21T14:13:20Z"
     return index
 
 

@@ -34,7 +34,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
 CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime-compat"
@@ -281,7 +281,7 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         assert verdict["outcome"] == "different"
         assert verdict["commit"] == ""
         [found] = [d for d in verdict["differences"] if d["layer"]]
-        assert (found["path"], found["kind"]) == ("usr/local/planted", "content")
+        assert (found["path"], found["kind"]) == ("usr/local/planted", "changed")
         assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
     finally:
         engine.untag(CANDIDATE)

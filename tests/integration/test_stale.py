@@ -13,7 +13,7 @@ from tests.releases import OLDER130, T128, T130
 from torch_images.host.connection import connect
 from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 IMAGE = f"cu130-sm80-torch{T130}-trixie-runtime"
 

@@ -56,7 +56,7 @@ def files(wanted: Sequence[LockedDeb], cache: Path) -> dict[str, Path]:
     got = fetch(
         lock,
         cache / "debs",
-        mirrors=lambda: resolver.roots(base),
+        mirrors=resolver.roots,
         snapshot=base.snapshot,
         network=network,
     )

@@ -1,4 +1,4 @@
-"""What unit tests share: the real images.yaml and locks."""
+"""What unit tests share: the real images.yaml and locks, and golden files."""
 
 from __future__ import annotations
 
@@ -32,6 +32,35 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="write tests/golden anew, test no more")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--golden"):
+        items[:] = [item for item in items if "golden" in getattr(item, "fixturenames", ())]
+
+
+@pytest.fixture
+def golden(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], None]:
+    """Compare a text that people read with its file in tests/golden; --golden writes the file.
+
+    The sentences stand there alone: another test asserts an exit code and one noun.
+    """
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def check(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if request.config.getoption("--golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.read_text() == text, "if the new text is right: ./inv test --golden"
+
+    return check
 
 
 @pytest.fixture(scope="session")

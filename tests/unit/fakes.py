@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch_images.build.plan import LockedImage, lock_image
-from torch_images.cli.collection import namespace
-from torch_images.cli.program import Program
-from torch_images.config.choose import choose
-from torch_images.config.types import Config
+from torch_images.cli import program
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Completed, Runner
 
+INV = "/x/torch_images/__main__.py"  # how ./inv starts Python
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -64,7 +61,7 @@ class FakeEngine(Engine):
     def listed(self) -> tuple[ListedImage, ...]:
         return tuple(self.images)
 
-    def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
+    def details(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
         return tuple(
             OurImage(
                 id=i.id,
@@ -105,43 +102,24 @@ class Said:
     stderr: str
 
 
-def invoke(root: Path, *words: str, **environment: str) -> Said:
+def invoke(root: Path, *words: str, name: str = "invoke", **environment: str) -> Said:
     """Run a command line as `torch-images` does, but in this process."""
-    verbs = Program(
-        version="0",
-        namespace=namespace,
-        name="Invoke",
-        binary="invoke",
-        binary_names=["invoke"],
-    )
     env = {**os.environ, "NO_COLOR": "1", **environment}
     env.pop("TORCH_IMAGES_SETUP", None)
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(root),
         mock.patch.dict(os.environ, env, clear=True),
-        mock.patch.object(sys, "argv", ["invoke", *words]),
+        mock.patch.object(sys, "argv", [name, *words]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            verbs.run(["invoke", *words])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        code = program.run(words)
         if code == EngineError.exit_code:
             gc.collect()  # sockets that a process leaves to its end
     return Said(code, out.getvalue(), err.getvalue())
-
-
-def on_an_image(config: Config, root: Path) -> LockedImage:
-    """The default image on a registry's base, which no lock of the project is of."""
-    spec = choose(config, base="ubuntu24.04")
-    locked = lock_image(config, choose(config), root / "locks")
-    image = f"{spec.base.image(spec.cuda.version)}@sha256:{'5' * 64}"
-    base = replace(locked.lock.base, name=f"base-ubuntu24.04-{spec.cuda.short}", image=image)
-    return LockedImage(spec=spec, lock=replace(locked.lock, base=base))
 
 
 def axes(words: Sequence[str]) -> dict[str, str]:

@@ -13,14 +13,14 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
+from torch_images.pick import answers, gpus, pick
+from torch_images.pick.answers import NEWER, OLDER, Row
+from torch_images.pick.drivers import find_driver
 from torch_images.platforms import AMD64, ARM64, PLATFORMS
-from torch_images.publish import answers, gpus, pick
-from torch_images.publish.answers import NEWER, OLDER, Row
-from torch_images.publish.drivers import find_driver
-from torch_images.publish.ledger import State
+from torch_images.verify.ledger import State
 
-# An image's name, identifier and proof; None where none works.
-Answer = tuple[str, str, str] | None
+# An image's name and proof; None where none works.
+Answer = tuple[str, str] | None
 
 
 def proof(spec: ImageSpec) -> State:
@@ -57,7 +57,7 @@ def picked(config: Config, compat: answers.Compat) -> Callable[[str, str, str], 
             answer = pick.answer(config, model, known, suggestions, platform=host)
         except UsageError:
             return None
-        return answer["image"], answer["id"], answer["proof"]
+        return answer["image"], answer["proof"]
 
     return ask
 
@@ -72,7 +72,7 @@ def test_every_row_is_what_pick_says(
             named = {OLDER: ("390", "418.1"), NEWER: ("621", "660.10")}
             drivers = named.get(branch, (branch, f"{branch}.999"))
             for gpu, driver, platform in itertools.product(row.gpus, drivers, platforms):
-                wanted = (row.image, row.id, row.proof) if row.image else None
+                wanted = (row.image, row.proof) if row.image else None
                 assert picked(gpu, driver, platform) == wanted, (gpu, driver, platform)
 
 

@@ -75,7 +75,9 @@ def test_the_list_is_of_the_code_that_stays_and_nothing_else_changes(
     assert (made[:start], made[end:]) == (data[:start], data[end:])
     words = made[start:end].decode()
     assert re.fullmatch(r"sm_\d+( sm_\d+)* *", words)
-    assert words.split() == [e.target for e in sorted(fatbin.chosen(code, arches), key=number)]
+    assert words.split() == [
+        f"sm_{e.arch}" for e in sorted(fatbin.chosen(code, arches), key=number)
+    ]
     if words == text:  # nothing to leave out: once more changes nothing
         assert narrowed(made, arches) == made
     else:  # blanks fill it up: it is not taken for a whole list again

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from tests.unit.fakes import FakeRunner
 from torch_images.config.types import Base
 from torch_images.errors import (
     BuildError,
+    CommandError,
     DiskError,
     LockError,
     NetworkError,
     TorchImagesError,
 )
-from torch_images.fetch.apt import Resolver, confined, sources, tree_room
-from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
+from torch_images.fetch.apt import Resolver, confined, tree_room
+from torch_images.fetch.bootstrap import BaseMaker, command, dpkg_options, kept
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.locks.debs import DebLock, LockedDeb
@@ -127,7 +128,7 @@ class FakeResolver(Resolver):
     mirror: str
 
     def resolve(
-        self, name: str, base: Base, image: str, date: datetime.date, *, platform: Platform = AMD64
+        self, name: str, base: Base, date: datetime.date, *, platform: Platform = AMD64
     ) -> DebLock:
         return DebLock(
             name=name,
@@ -135,11 +136,10 @@ class FakeResolver(Resolver):
             system=base.system,
             request=tuple(sorted(base.packages)),
             debs=self.latest,
-            image=image,
             platform=platform,
         )
 
-    def roots(self, base: Base) -> tuple[str, ...]:
+    def roots(self) -> tuple[str, ...]:
         return (self.mirror,)
 
 
@@ -152,8 +152,7 @@ def resolver(
     return made
 
 
-ADDED = dataclasses.replace(BASE, suite="", images=(("13.0", "i:1"),))
-IMAGE = "i:1@sha256:" + "1" * 64
+ALL: frozenset[str] = frozenset()
 
 
 def deb(name: str, version: str) -> LockedDeb:
@@ -175,7 +174,6 @@ def lock(*debs: LockedDeb, unlocked: bool = False) -> DebLock:
         system="debian bookworm",
         request=("g++", "tini"),
         debs=debs,
-        image=IMAGE,
         unlocked=unlocked,
     )
 
@@ -189,107 +187,53 @@ OLD, NEW, TINI = deb("g++", "1"), deb("g++", "2"), deb("tini", "1")
 
 def test_a_lock_that_can_be_met_is_used_as_it_is(tmp_path: Path) -> None:
     with web_server(files(OLD, NEW, TINI)) as (url, asked):
-        ready = prepare(
-            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI)
-        )
-        again = prepare(
-            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, "http://nobody")
-        )
+        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI))
+        ready = made.debs(BASE, lock(OLD, TINI), ALL)
+        offline = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, "http://nobody"))
+        again = offline.debs(BASE, lock(OLD, TINI), ALL)
     assert ready == again
     assert ready.lock == lock(OLD, TINI)
-    assert ready.digest == "sha256:" + "1" * 64
-    folder = Path(ready.contexts["debs"])
-    assert {p.name for p in folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
+    assert {p.name for p in ready.folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
     assert len(asked) == 2
 
 
-def test_what_has_vanished_is_resolved_afresh_and_said(
+def test_vanished_packages_are_resolved_again_except_those_of_the_base(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with web_server(files(NEW, TINI)) as (url, _):
-        ready = prepare(
-            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI)
-        )
-    assert ready.lock.unlocked
-    assert ready.lock.debs == (NEW, TINI)
-    assert ready.lock.digest != lock(OLD, TINI).digest
+        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI))
+        ready = made.debs(BASE, lock(OLD), frozenset({"tini"}))
+    assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
+    assert [p.name for p in ready.folder.iterdir()] == ["g++_2_all.deb"]
     [message] = caplog.messages
-    assert message.startswith(
-        "base bookworm is resolved again, so the image will be marked as unlo"
-    )
-    assert message.endswith("g++ 1 -> 2")
+    assert message.endswith("marked as unlocked: g++ 1 -> 2")
 
 
-def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> None:
-    with web_server(files(NEW, TINI)) as (url, _), pytest.raises(LockError) as caught:
-        prepare(
-            ADDED,
-            lock(OLD, TINI),
-            cache=tmp_path,
-            resolver=resolver(tmp_path, url, NEW, TINI),
-            locked=True,
-        )
-    assert str(caught.value) == (
-        "locks/base-x.txt: no mirror and no snapshot archive has g++ 1; run `invoke lock --select "
-        "base-x`, or name a mirror that has them with --mirror"
-    )
+@pytest.mark.parametrize(("locked", "unlocked"), [(True, False), (False, True)])
+def test_a_locked_build_or_an_unlocked_lock_refuses_vanished_packages(
+    tmp_path: Path, locked: bool, unlocked: bool
+) -> None:
+    """Building again from the lock that an image carries must not resolve anything else."""
+    with web_server(files(NEW, TINI)) as (url, _):
+        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI), locked=locked)
+        with pytest.raises(LockError, match=r"has g\+\+ 1;"):
+            made.debs(BASE, lock(OLD, TINI, unlocked=unlocked), ALL)
     assert not (tmp_path / "bases").exists()
 
 
 def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
     """A snapshot archive that does not answer may have it: the network is at fault, no lock."""
-    silent = dataclasses.replace(ADDED, snapshot=f"http://127.0.0.1:{closed_port()}/archive")
+    silent = dataclasses.replace(BASE, snapshot=f"http://127.0.0.1:{closed_port()}/archive")
     with web_server(files(NEW, TINI)) as (url, _):
         here = resolver(tmp_path, url, NEW, TINI)
         with pytest.raises(NetworkError, match=r"has g\+\+ 1, and one does not answer: "):
-            prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here, locked=True)
-        assert prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here).lock.unlocked
+            BaseMaker(cache=tmp_path, resolver=here, locked=True).debs(silent, lock(OLD, TINI), ALL)
 
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
+    made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, ""), locked=True)
     with pytest.raises(LockError, match=r"base-x\.txt was not resolved by `invoke lock`; run"):
-        prepare(
-            ADDED,
-            lock(unlocked=True),
-            cache=tmp_path,
-            resolver=resolver(tmp_path, ""),
-            locked=True,
-        )
-
-
-def test_packages_that_are_there_are_not_added_again(tmp_path: Path) -> None:
-    """What is resolved afresh is all of it; only what is missing is added."""
-    with web_server(files(NEW, TINI)) as (url, _):
-        ready = prepare(
-            BASE,
-            lock(deb("tini", "0")),
-            cache=tmp_path,
-            resolver=resolver(tmp_path, url, NEW, TINI),
-            present=frozenset({"g++"}),
-        )
-    assert (ready.lock.unlocked, ready.lock.debs) == (True, (TINI,))
-    assert [p.name for p in Path(ready.contexts["debs"]).iterdir()] == ["tini_1_all.deb"]
-
-
-@pytest.mark.parametrize("unlocked", [False, True])
-def test_an_image_may_have_all_that_is_asked_for(tmp_path: Path, unlocked: bool) -> None:
-    """A resolved lock without packages is a lock like any other."""
-    ready = prepare(
-        ADDED, lock(unlocked=unlocked), cache=tmp_path, resolver=resolver(tmp_path, "http://none")
-    )
-    assert (ready.lock.debs, ready.lock.unlocked) == ((), unlocked)
-    assert list(Path(ready.contexts["debs"]).iterdir()) == []
-
-
-def test_a_lock_of_a_build_is_met_or_refused(tmp_path: Path) -> None:
-    """Building again from the lock that an image carries must not resolve anything else."""
-    with web_server(files(NEW)) as (url, _), pytest.raises(LockError, match=r"has g\+\+ 1;"):
-        prepare(
-            ADDED,
-            lock(OLD, unlocked=True),
-            cache=tmp_path,
-            resolver=resolver(tmp_path, url, NEW),
-        )
+        made.debs(BASE, lock(unlocked=True), ALL)
 
 
 DOCUMENTATION = (
@@ -328,7 +272,7 @@ def test_a_failed_resolution_is_explained(
     run = FakeRunner({"setpriv": (1, output)})
     with pytest.raises(kind) as caught:
         Resolver(root=root, network=Network(), run=run).resolve(
-            "base-x", BASE, "", datetime.date(2026, 1, 1)
+            "base-x", BASE, datetime.date(2026, 1, 1)
         )
     assert text in str(caught.value)
 
@@ -373,65 +317,31 @@ def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
     assert run.commands == [[*helper, "-xdev", "-mindepth", "1", "-delete"]]
 
 
-def test_mirrors_replace_the_sources() -> None:
-    assert sources(("http://m/ubuntu", "deb http://n x y"), "noble") == (
-        "deb http://m/ubuntu noble main",
-        "deb http://n x y",
-    )
-
-
 class Bootstrap(FakeRunner):
-    """A mmdebstrap that makes a tree whose dpkg says that it has these packages."""
+    """A mmdebstrap that makes a tree, or fails afterwards."""
 
-    def __init__(self, installed: Mapping[str, str]) -> None:
-        super().__init__()
-        self.status = "".join(f"Package: {n}\nVersion: {v}\n\n" for n, v in installed.items())
+    fails: str = ""
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
         if "mmdebstrap" in command:
             with tarfile.open(command[-2], "w") as tree:
-                member = tarfile.TarInfo("./var/lib/dpkg/status")
-                member.size = len(self.status)
-                tree.addfile(member, io.BytesIO(self.status.encode()))
+                tree.addfile(tarfile.TarInfo("./etc"))
+            if self.fails:
+                raise CommandError("mmdebstrap", 1, self.fails)
         return super().run(command, **options)
 
 
-@pytest.mark.parametrize(
-    ("installed", "problem"),
-    [
-        ({"g++": "1", "tini": "1"}, ""),
-        ({"tini": "1", "g++": "1"}, ""),
-        ({"g++": "1"}, "tini was locked as 1, but none is installed"),
-        ({"g++": "1", "tini": "1", "sudo": "2"}, "sudo was locked as absent, but 2 is installed"),
-        ({"g++": "1", "tini": "1.1"}, r"tini was locked as 1, but 1\.1 is installed"),
-        ({}, "g[+][+] was locked as 1, but none is installed"),
-    ],
-)
-def test_a_base_has_the_locked_packages_and_no_others(
-    tmp_path: Path, root: Path, installed: dict[str, str], problem: str
-) -> None:
-    """Whatever mmdebstrap and apt made of it: the image's SBOM and its scanners go by the lock."""
-    content = {name: make_deb(name, "1", {f"usr/bin/{name}": b"x"}) for name in ("g++", "tini")}
-    debs = tuple(
-        LockedDeb(
-            name=name,
-            version="1",
-            archive="debian",
-            path=f"pool/{name}_1_amd64.deb",
-            size=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-        )
-        for name, data in content.items()
+def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path) -> None:
+    data = make_deb("tini", "1", {"usr/bin/tini": b"x"})
+    deb = dataclasses.replace(
+        TINI, size=len(data), sha256=hashlib.sha256(data).hexdigest(), path="pool/tini_1_amd64.deb"
     )
-    wanted = dataclasses.replace(lock(*debs), image="")
-    run = Bootstrap(installed)
-    with web_server({f"/{d.path}": content[d.name] for d in debs}) as (url, _):
-        made = resolver(root, url, run=run)
-        if not problem:
-            ready = prepare(BASE, wanted, cache=tmp_path, resolver=made)
-            assert ready.layout
-            assert ready.layout.is_dir()
-            return
-        with pytest.raises(LockError, match=f"^base bookworm: {problem}; run `invoke lock"):
-            prepare(BASE, wanted, cache=tmp_path, resolver=made)
-    assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
+    run = Bootstrap()
+    run.fails = "No space left on device"
+    with web_server({f"/{deb.path}": data}) as (url, _):
+        made = BaseMaker(cache=tmp_path, resolver=resolver(root, url, run=run))
+        with pytest.raises(DiskError):
+            made.base(BASE, lock(deb))
+        assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
+        run.fails = ""
+        assert made.base(BASE, lock(deb)).layout.is_dir()

@@ -39,14 +39,14 @@ from types import SimpleNamespace
 from torch_images import interrupts
 interrupts.end_at_once()
 interrupts._PATIENCE = 1000.0
-from torch_images.cli import verb
+from torch_images.cli import program, verb
 from torch_images.cli.options import Options
 from torch_images.host.workers import workers
 
 def say(text):
     os.write(1, f"{text}\\n".encode())
 """
-RUN = "verb.verb(Options)(work).body(None)\n"
+RUN = "sys.exit(program.perform(verb.verb(Options, example='')(work), {}))\n"
 
 PACKING = """\
 from torch_images.host.network import Network
@@ -220,8 +220,11 @@ def test_a_line_that_is_not_whole_is_shown(root: Path, tmp_path: Path) -> None:
         assert ended(process) == (128 + signal.SIGINT, f"{LINE}half")
 
 
-@BOTH
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "call"),
+    [(signal.SIGINT, IN_THE_MAIN_THREAD), (signal.SIGTERM, IN_A_THREAD)],
+    ids=["main", "thread"],
+)
 def test_no_container_is_left(number: int, call: str, root: Path, tmp_path: Path) -> None:
     """`sleep infinity` stayed for good. Further signals do not keep it from being removed."""
     with verb(call + CONTAINER, root, tmp_path) as process:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.releases import T130
-from tests.unit.fakes import FakeRunner, on_an_image
+from tests.unit.fakes import FakeRunner
 from torch_images.build import labels
 from torch_images.build.bake import (
     BuildOptions,
@@ -44,7 +44,7 @@ from torch_images.errors import (
     TorchImagesError,
     UnfinishedError,
 )
-from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.buildx import is_remote
@@ -74,9 +74,7 @@ def bake(
     compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
     parts = {
         p.target: Parts(
-            base=ReadyBase(
-                lock=p.lock.base, contexts={"base": f"oci-layout:///b@{digest}"}, digest=digest
-            ),
+            base=ReadyBase(lock=p.lock.base, layout=Path("/b"), digest=digest),
             compat=compat if p.spec.cuda.version == "13.0" else None,
         )
         for p in planned
@@ -330,7 +328,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     assert sources
     digest = "sha256:" + "a" * 64
     part = Parts(
-        base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
+        base=ReadyBase(lock=planned.lock.base, layout=Path("/b"), digest=digest),
         compat=None,
         parents={"parent": "w", "libraries": "l"},
         sources=ReadySources(
@@ -338,7 +336,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
             trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
             archives=Path("/a"),
         ),
-        tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
+        tools=ReadyDebs(lock=planned.lock.base, folder=Path("/d")),
     )
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
@@ -397,7 +395,6 @@ def some_images(config: Config, root: Path) -> Iterator[ImagePlan]:
         {"source": "fork", "cuda": "12.8"},
     ):
         yield plan_image(config, lock_image(config, choose(config, **axes), locks), root)
-    yield plan_image(config, on_an_image(config, root), root)
     fork = lock_image(config, choose(config, source="fork"), locks)
     devel = lock_image(config, choose(config, variant="devel"), locks)
     lock = replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,23 +93,6 @@ def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
     assert fetches[0][-2:] == ["origin", wanted.commit]  # it need not be the newest
 
 
-def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -> None:
-    run, network = Watched(), Network(source_mirror="https://mirror")
-    tree = Tree(repository=URL, commit=COMMIT, version="1")
-    for text in (str(nested), f"file://{nested}@{git(nested, 'rev-parse', 'HEAD')}"):
-        found = checkout.with_tree(tree, text, cache=tmp_path, network=network, run=run)
-        assert found.version == "2.13.0a0"
-        assert found.commit == git(nested, "rev-parse", "HEAD")
-    allowed = (environment(), environment(network))
-    assert all(env in allowed for env in run.environments)
-    assert all(
-        env == allowed[1]
-        for env, command in zip(run.environments, run.commands, strict=True)
-        if {"ls-tree", "cat-file", "fetch"} & set(command)
-    )
-    assert not (tmp_path / "sources").exists()
-
-
 def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path) -> None:
     """Its lock says "local" and no folder, so what is compiled comes from the cache."""
     run, network = Watched(), Network(source_mirror="https://mirror")
@@ -125,43 +107,10 @@ def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path)
     assert (folder / "version.txt").read_text().strip() == found.version
 
 
-def test_the_settings_that_git_gets(tmp_path: Path) -> None:
-    network = Network(ca_bundle=tmp_path / "ca", source_mirror="https://m")
-    found = environment(network, {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a"})
-    count = int(found.pop("GIT_CONFIG_COUNT") or "")
-    told = {}
-    for number in range(2, count):
-        key = found.pop(f"GIT_CONFIG_KEY_{number}") or ""
-        told[key] = found.pop(f"GIT_CONFIG_VALUE_{number}")
-    assert told == {
-        "advice.detachedHead": "false",
-        "core.autocrlf": "false",
-        "core.fsmonitor": "false",
-        "core.hooksPath": os.devnull,
-        "http.lowSpeedLimit": "1000",
-        "http.lowSpeedTime": "60",
-        "protocol.ext.allow": "never",
-        "protocol.file.allow": "user",
-        "url.https://m/.insteadOf": "https://",
-    }
-    assert {name for name, value in found.items() if value is None} >= ELSEWHERE
-    assert {name: value for name, value in found.items() if value is not None} == {
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-        "GIT_SSL_CAINFO": str(tmp_path / "ca"),
-    }
-
-
 def test_a_mirror_that_git_cannot_be_told() -> None:
     told = "TORCH_IMAGES_SOURCE_MIRROR is not one line of text; correct it"
     with pytest.raises(ConfigError, match=f"^{told}$"):
         environment(Network(source_mirror="https://m\n[core]"), {})
-
-
-@pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])
-def test_a_count_of_settings_that_is_none(count: str) -> None:
-    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "8"
-    assert environment(None, {})["GIT_CONFIG_KEY_0"]
 
 
 class Failing(Runner):
@@ -190,51 +139,13 @@ def checked_out(tmp_path: Path, run: Runner, repository: str = URL) -> Path:
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "fatal: remote error: upload-pack: not our ref aaaa",
-        "error: bad object aaaa",
-        "fatal: unable to read tree aaaa",
-        "fatal: reference is not a tree: aaaa",
-        "error: RPC failed; curl 52 Empty reply from server fatal: not a tree object",
-        "error: Server does not allow request for unadvertised object aaaa",
-        "Fetched in submodule path 'x', but it did not contain aaaa",
-        "error: pathspec 'aaaa' did not match",
-    ],
+    ["fatal: remote error: upload-pack: not our ref aaaa", "error: pathspec 'aaaa' did not match"],
 )
 def test_a_commit_that_a_repository_lacks(tmp_path: Path, said: str) -> None:
     with pytest.raises(LockError) as caught:
         checked_out(tmp_path, Failing("fetch", said))
     assert str(caught.value) == f"{URL} has no commit {COMMIT}; correct it in images.yaml"
     assert not list((tmp_path / "sources").iterdir())
-
-
-@pytest.mark.parametrize("said", ["write error: No space left on device", "write() ENOSPC"])
-def test_a_full_disk_is_named_as_it_is(tmp_path: Path, said: str) -> None:
-    with pytest.raises(CommandError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        checked_out(tmp_path, Failing("checkout", said))
-
-
-def test_a_submodule_of_another_transport(tmp_path: Path) -> None:
-    said = "fatal: transport 'ext' not allowed"
-    with pytest.raises(LockError) as caught:
-        checked_out(tmp_path, Failing("update", said))
-    assert str(caught.value) == (
-        f"a submodule of {URL} is not on the network: its address is of type ext; check it out in a "
-        "clone, and name that folder with --torch-source"
-    )
-
-
-def test_what_else_git_says_is_cut(tmp_path: Path) -> None:
-    said = f"start {'x' * 300}\n  the end\n"
-    with pytest.raises(NetworkError) as caught:
-        checked_out(tmp_path, Failing("fetch", said))
-    assert caught.value.message.startswith(f"{URL} could not be cloned: xxx")
-    assert caught.value.message.endswith("xxx the end")
-    assert len(caught.value.message) == len(f"{URL} could not be cloned: ") + 200
-    assert caught.value.hint == (
-        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder with "
-        "--torch-source"
-    )
 
 
 @pytest.mark.parametrize(("word", "whole"), [("fetch", "--tags"), ("update", "--jobs=8")])
@@ -263,60 +174,20 @@ def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) 
     assert checked_out(tmp_path, Failing("", "", output=" abc good\n b c\n")).is_dir()
 
 
-def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
-    tree = tmp_path / "torch-1" / "tree"
-    tree.mkdir(parents=True)
-    (tree / "x").write_text("text")
-    (tree / "link").symlink_to("x")
-    (tree / "folder").mkdir()
-    (tree / "large").write_bytes(b"x" * 65536)
-    (tree / "larger").write_bytes(b"x" * 65537)
-    (tree / "latin").write_bytes(b"\xff")
-    (tree / "out").symlink_to(tmp_path)
-    assert checkout.read_file(tree, "x") == checkout.read_file(tree, "link") == "text"
-    assert checkout.read_file(tree, "none") is None
-    assert len(checkout.read_file(tree, "large") or "") == 65536
-    for name, said in (
-        ("larger", "larger of torch-1 is not a short text"),
-        ("latin", "latin of torch-1 is not a short text"),
-        ("folder", "folder of torch-1 is not a short text"),
-        ("out", "out of torch-1 is a link out of the tree"),
-    ):
-        with pytest.raises(LockError) as caught:
-            checkout.read_file(tree, name)
-        assert caught.value.message == said
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "problem"),
     [
-        (
-            "https://u:secret@host/x@abc",
-            "'https://...' has credentials, which the image would show; leave them to git's "
-            "credential helpers",
-        ),
-        (
-            "https://u:secret@host/x?y=://z@abc",
-            "'https://...' has credentials, which the image would show; leave them to git's "
-            "credential helpers",
-        ),
-        (
-            "https://host/x@abc",
-            "'https://host/x@abc' names no commit; add @ and the whole commit, 40 hexadecimal digits",
-        ),
-        (
-            "https://host/x",
-            "'https://host/x' names no commit; add @ and the whole commit, 40 hexadecimal digits",
-        ),
-        ("/none@abc", "/none has no commit abc; name a git repository"),
-        ("/none", "/none has no commit at all; name a git repository"),
-        ("/no@n/e", "/no@n/e has no commit at all; name a git repository"),
+        ("https://u:secret@host/x@abc", "has credentials, which the image would show"),
+        ("https://host/x@abc", "names no commit"),
+        ("https://host/x", "names no commit"),
+        ("/none@abc", "/none has no commit abc"),
+        ("/no@n/e", "/no@n/e has no commit at all"),
     ],
 )
-def test_what_names_no_tree(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_what_names_no_tree(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
         checkout.parse(text, FakeRunner({"git": (128, "")}))
-    assert str(caught.value) == message
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
@@ -368,13 +239,10 @@ def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
         repository=URL, commit=COMMIT, version="2.13.0a0"
     )
     assert run.commands == []
-    (folder / "version.txt").write_text("nightly\n")
-    with pytest.raises(UsageError) as caught:
-        with_tree(f"{URL}@{COMMIT}", tmp_path, run)
-    assert str(caught.value) == (
-        f"version.txt of {URL}@{COMMIT} has no valid version: 'nightly'; write one such as "
-        "2.13.0a0 (PEP 440, in its normal form, without + and !)"
-    )
+    for stated in ("nightly", "2.13.0+cu130", "1!2.0", "2." + "1" * 39):
+        (folder / "version.txt").write_text(f"{stated}\n")
+        with pytest.raises(UsageError, match="has no valid version"):
+            with_tree(f"{URL}@{COMMIT}", tmp_path, run)
 
 
 def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
@@ -405,12 +273,7 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
 
 @pytest.mark.parametrize(
     ("size", "executable", "said"),
-    [
-        (8, False, ""),
-        (8, True, ""),
-        (65536, False, "version.txt of {} has no valid version: '" + "1" * 40),
-        (65537, False, "version.txt of {} is not a small file; correct it"),
-    ],
+    [(8, True, ""), (65537, False, "version.txt of {} is not a small file")],
 )
 def test_the_version_file_of_a_commit(
     nested: Path, tmp_path: Path, size: int, executable: bool, said: str
@@ -436,57 +299,6 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         with_tree(str(nested), tmp_path, Runner())
     assert str(caught.value) == f"version.txt of {nested} is not a small file; correct it"
-
-
-@pytest.mark.parametrize(
-    ("stated", "fits"),
-    [
-        ("2." + "1" * 38, True),
-        ("2." + "1" * 39, False),
-        ("2.13.0+cu130", False),
-        ("1!2.0", False),
-        ("1!2.0+a", False),
-        ("v2.13.0", False),
-        ("2.13.0-alpha", False),
-        ("", False),
-    ],
-)
-def test_a_version_that_an_image_can_have(tmp_path: Path, stated: str, fits: bool) -> None:
-    folder = tmp_path / f"sources/torch-{COMMIT}/tree"
-    folder.mkdir(parents=True)
-    (folder / "version.txt").write_text(f" {stated}\n")
-    text = f"{URL}@{COMMIT}"
-    if fits:
-        assert with_tree(text, tmp_path, FakeRunner()).version == stated
-        return
-    with pytest.raises(UsageError) as caught:
-        with_tree(text, tmp_path, FakeRunner())
-    assert caught.value.message == (f"version.txt of {text} has no valid version: {stated[:40]!r}")
-
-
-def test_a_tree_is_checked_out_once(nested: Path, tmp_path: Path) -> None:
-    wanted = LockedTree(
-        name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
-    )
-    cache, run = tmp_path / "cache", FakeRunner()
-    first = checkout.check_out(wanted, cache=cache, network=Network(), run=Runner())
-    assert checkout.check_out(wanted, cache=cache, network=Network(), run=run) == first
-    assert run.commands == []
-
-
-def test_what_is_not_done_has_a_hidden_name_beside_its_place(tmp_path: Path) -> None:
-    """On the same file system, so that a rename makes it whole at once."""
-    seen: list[str] = []
-
-    class Looking(Failing):
-        def run(self, command: Sequence[str], **options: Any) -> Completed:
-            seen.extend(os.listdir(tmp_path / "sources"))  # noqa: PTH208
-            return super().run(command, **options)
-
-    checked_out(tmp_path, Looking("", ""))
-    assert seen
-    assert all(name.startswith(".torch-") for name in seen)
-    assert [path.name for path in (tmp_path / "sources").glob("[!.]*")] == [f"torch-{COMMIT}"]
 
 
 def seeded_from(repository: Path, cache: Path) -> list[str]:
@@ -521,27 +333,3 @@ def test_a_submodule_behind_a_link_is_not_taken(nested: Path, tmp_path: Path) ->
         str(nested / "middle"),
         str(nested / "middle/deep"),
     ]
-
-
-def test_a_url_that_cannot_be_asked_for_its_version(nested: Path, tmp_path: Path) -> None:
-    with pytest.raises(NetworkError, match=r"^file:///none could not be cloned: .*none"):
-        with_tree(f"file:///none@{COMMIT}", tmp_path, Runner())
-    with pytest.raises(LockError, match=rf"^file://{nested} has no commit {COMMIT}; correct it"):
-        with_tree(f"file://{nested}@{COMMIT}", tmp_path, Runner())
-
-
-def test_no_history_stays_be_it_a_folder_or_a_file(tmp_path: Path) -> None:
-    """A submodule that git itself has fetched has a file that names its history."""
-
-    class Cloning(Failing):
-        def run(self, command: Sequence[str], **options: Any) -> Completed:
-            done = super().run(command, **options)
-            if "init" in command:
-                tree = Path(command[2])
-                (tree / ".git/modules").mkdir(parents=True)
-                (tree / "sub").mkdir()
-                (tree / "sub/.git").write_text("gitdir: ../.git/modules/sub\n")
-            return done
-
-    tree = checked_out(tmp_path, Cloning("", ""))
-    assert [path.name for path in tree.rglob("*")] == ["sub"]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from torch_images.build.build import check_compression
 from torch_images.build.labels import read, write_found
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.cli.build_tasks import Build
@@ -20,7 +19,6 @@ from torch_images.errors import UsageError
 from torch_images.layers.plan import layer_plans
 from torch_images.oci import layout
 from torch_images.oci.compression import Compression, parse
-from torch_images.verify.reproduce import _options
 
 
 @pytest.mark.parametrize("text", ["", "Small", "tiny", "small "])
@@ -49,21 +47,6 @@ def test_a_small_image_has_a_tag_of_its_own(config: Config, root: Path) -> None:
     small = dataclasses.replace(image, small=True)
     assert small.identity == image.identity
     assert version(config, small) == f"{version(config, image)}-small"
-
-
-def test_a_rebuild_is_told_what_the_image_says(config: Config, root: Path) -> None:
-    lock = lock_image(config, choose(config, arch="12.0"), root / "locks").lock
-    assert _options(lock, Compression.SMALL)[-1] == "--compression=small"
-    # Revisions from before do not know the word.
-    assert _options(lock, Compression.FAST) == ["--locked"]
-
-
-def test_bases_on_which_the_wheels_are_copied(config: Config) -> None:
-    both = [choose(config, base=name) for name in ("bookworm", "ubuntu24.04")]
-    check_compression(both, Compression.FAST)
-    check_compression(both[:1], Compression.SMALL)
-    with pytest.raises(UsageError, match=r"--compression small does not work on ubuntu24\.04: "):
-        check_compression(both, Compression.SMALL)
 
 
 def test_small_layers_have_keys_of_their_own(config: Config, root: Path) -> None:

@@ -6,11 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from torch_images.build.plan import lock_image
-from torch_images.build.render import environment
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
 from torch_images.config.rules import problems
@@ -19,7 +15,6 @@ from torch_images.errors import ConfigError
 
 Write = Callable[..., Path]
 
-WHEEL = "    description: The wheels that"
 TARGETS = (
     '["7.5", "8.0", "8.6", "8.7", "8.8", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]'
 )
@@ -74,7 +69,6 @@ def test_the_projects_own_file(config: Config) -> None:
         ('BUILD_TEST: "0"', 'A=B: "0"', "'sources.fork.torch-options.A=B' is not the name of an opt"),
         ('  "12.8":\n    base', '  "2.8":\n    base', "'cuda.2.8' is not a CUDA version like 12.8"),
         ("      include: cutlass", "      ../etc: cutlass", "'extras.cutlass.links.../etc' is not a path"),
-        ("wheels: [jupyterlab>=4]", "wheels: [a>=1, A<2]", "wheels[1]' is 'A<2', which names a again"),
         ("g++, libpython3.11-dev", "g++, $(reboot)", "packages[2]' is '$(reboot)', which is not the na"),
         ("torch: [2.11.0, 2.12.1", "torch: [2.12.1, 2.11.0", "torch[1]' is '2.11.0', which does not come"),
         ("api: https://api", "api: https://me:secret@api", "'pods.api' is 'https://***@api"),
@@ -82,25 +76,11 @@ def test_the_projects_own_file(config: Config) -> None:
         (f"targets: {TARGETS}", "targets: []", "'cuda.13.0.targets' is empty; give one entry or more"),
         ('"3.7": [K80]', '"3.7": []', "'other-gpus.3.7' is empty"),
         # What goes together.
-        ("gpus: [A100, A30, A800]", "gpus: [A100, L4]", "lists the GPU 'L4' twice; leave one"),
-        ('floor: "525"', 'floor: "580"', "'580', which is newer than the driver 570.26"),
-        ("release: 12.8.", "release: 13.0.", "which is not a release of CUDA 12.8 like 12.8.1"),
-        ("    release: 12.8.", "    # 12.8.", "'cuda.12.8' must give both release and archives"),
-        ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'bases.ubuntu24.04' lacks the mirror"),
-        ("    suite: bookworm\n", "", "'bases.bookworm' must have either a suite to bootstrap or im"),
         ('    beside: {"12.8"', '    # {"12.8"', "'sources.fork' does not name the torch whose CUDA libr"),
-        ("    without: [magma]", "    without: [lapack]", "'lapack', which cannot be left out: it has no option"),
-        ("    without: [magma]", "    without: [cudnn]", "'cudnn', which is also one of its features"),
-        (WHEEL, f"    without: [kineto]\n{WHEEL}", "'sources.wheel.without' is for compiling, but the"),
-        (WHEEL, f"    torch-options: {{A1: b}}\n{WHEEL}", "'sources.wheel.torch-options' has no tree"),
-        ("    unpack: /opt/cutlass\n", "", "'extras.cutlass' has links, but is not unpacked"),
-        ("      tools: ", "      include/tools: ", "include/tools' is inside 'include', which is also a link"),
-        ("unpack: /opt/cutlass", "unpack: /usr/local/cuda/x", "is the folder of extra cutlass"),
         ("VLLM_USE_FLASHINFER_SAMPLER: ", "vllm-sampler: ", "is not the name of an environment variable"),
         ("VLLM_USE_FLASHINFER_SAMPLER: ", "LD_PRELOAD: ", "is a variable that images set themselves; an"),
         ('SAMPLER: "0"', 'SAMPLER: "$(id)"', "'$(id)'"),
         ("extras: [vllm]", "extras: [cutlass-dsl, vllm]", "which cannot be in one image with cutlass-dsl: vL"),
-        ("    - of: [sympy]\n      files: [sympy/*/tests/*]", "    - of: [sympy]", "must name files, code"),
         ("    - of: [torch]\n      code:", "    - of: [nvidia-cublas]\n      code:", "NVIDIA's licence for"),
         ('  - cuda: "12.8"\n    platform: linux/arm64\n', "  -\n", "'exclude[0]' names no axis; axes: cuda"),
         ("  volume: 20", "  volume: 9", "'pods.volume' is '9', which is too small; give 10 or more"),
@@ -114,18 +94,6 @@ def test_refused_with_line_and_advice(yaml_file: Write, old: str, new: str, expe
     assert expected in text
 
 
-def test_an_extra_cannot_set_what_images_set(yaml_file: Write, config: Config, root: Path) -> None:
-    images = matrix(config)
-    setting = [spec for spec in images if not any(e.environment for e in spec.variant.extras)]
-    assert len(setting) < len(images)
-    plans = (lock_image(config, spec, root / "locks") for spec in setting)
-    names = {name for plan in plans for name in environment(plan.spec, plan.lock)}
-    assert {"CUDA_HOME", "BASH_ENV", "PIP_CONSTRAINT"} <= names
-    for name in sorted(names):
-        text = complaint(yaml_file(("VLLM_USE_FLASHINFER_SAMPLER", name)))
-        assert f".{name}' is a variable that images set themselves" in text, name
-
-
 def test_architectures_are_in_ascending_order(config: Config) -> None:
     one, other, *rest = config.architectures
     [problem] = problems(replace(config, architectures=(other, one, *rest)))
@@ -137,12 +105,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert "No such file" in complaint(tmp_path / "images.yaml")
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "images.yaml"
-    path.write_text("# nothing\n")
-    assert complaint(path) == "images.yaml: the file is empty"
-
-
 def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -> None:
     """Otherwise `invoke lock --upgrade torch` would leave an images.yaml that cannot be read."""
     path = yaml_file(("torch: [2.11.0, 2.12.1, 2.13.0, 2.14.1]", "torch: [2.11.0, 2.13.0, 2.14.1]"))
@@ -152,54 +114,9 @@ def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -
     assert not found.excluded(variant="recsys", arch="10.3", torch="2.14.1")
 
 
-def test_the_smallest_volume_and_the_gpus_of_no_image_are_read(yaml_file: Write) -> None:
-    config = load_config(yaml_file(("  volume: 20", "  volume: 10")))
-    assert config.pods.volume == 10  # RunPod's smallest is allowed
-    other = {str(gpus.capability): gpus.names for gpus in config.other_gpus}
-    assert other["3.7"] == ("K80",)
-
-
 def test_versions_are_never_rounded(yaml_file: Write) -> None:
     path = yaml_file(('  "10.0":\n    family', "  10.0:\n    family"))
     assert "10.0" in load_config(path).names("arch")
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.binary(max_size=300))
-def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "any.yaml"
-    path.write_bytes(data)
-    assert complaint(path).startswith("any.yaml")
-
-
-def test_two_extras_that_are_unpacked_into_each_other(yaml_file: Write) -> None:
-    entry = "  other:\n    description: x\n    wheels: [a]\n    unpack: /opt/cutlass/b\n"
-    path = yaml_file(
-        ("extras:\n  vision:", f"extras:\n{entry}  vision:"),
-        ("cutlass, cutlass-dsl", "cutlass, other"),
-    )
-    text = complaint(path)
-    assert "cannot be in one image with cutlass: they are unpacked to /opt/cutlass and" in text
-
-
-@pytest.mark.parametrize("section", ["architectures", "cuda", "sources", "bases", "variants"])
-def test_sections_that_need_an_entry(yaml_file: Write, section: str) -> None:
-    text = yaml_file().read_text()
-    whole = re.search(rf"^{section}:\n(?:(?:[ #].*)?\n)+", text, re.MULTILINE)
-    assert whole
-    path = yaml_file((whole[0], f"{section}: {{}}\n"))
-    assert f": '{section}' is empty; give one entry or more" in complaint(path)
-
-
-def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write) -> None:
-    more = [f"v{number}" for number in range(80)]
-    entries = "".join(f"  {name}:\n    description: more\n" for name in more)
-    text = complaint(yaml_file(("variants:\n", f"variants:\n{entries}")))
-    assert "images.yaml:" in text
-    axes = "cuda, torch, arch, source, base, variant, compat, platform"
-    assert re.search(rf"[0-9]+ combinations of {axes}; remove some, so that 20000", text)
 
 
 def test_a_row_of_the_catalogue_says_where_it_is(yaml_file: Write) -> None:

@@ -1,4 +1,4 @@
-"""docs/documents.csv and the page that is made of it: every reference leads somewhere."""
+"""docs/project/documents.csv and the page that is made of it: every reference leads somewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import re
 
 import pytest
+from bench_results import read
 
 from tests.documents import (
     DATA,
@@ -21,10 +22,9 @@ from tests.documents import (
     page,
     slugs,
 )
-from torch_images.bench.results import read
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.publish import ledger
+from torch_images.verify import ledger
 
 CLAIMS = load(ROOT / DATA)
 LEDGER = ledger.read(ROOT)
@@ -91,7 +91,7 @@ def kind_of_data(path: str, name: str) -> str:
 
 def test_the_page_is_what_the_data_give() -> None:
     """If not: `python -m tests.documents`."""
-    assert (ROOT / PAGE).read_text() == page(CLAIMS, ROOT)
+    assert (ROOT / PAGE).read_text() == page(CLAIMS)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.document}: {claim.claim}")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.publish.drivers import Driver, find_driver, remedy, unsupported
-from torch_images.publish.gpus import find_gpu
+from torch_images.pick.drivers import Driver, find_driver, remedy, unsupported
+from torch_images.pick.gpus import find_gpu
 
 SMI = "| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |"
 NEW_SMI = "| NVIDIA-SMI 615.71.09   KMD Version: 615.71.09   CUDA UMD Version: 13.4 |"

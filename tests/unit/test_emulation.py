@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 import docker
 from tests.unit.fakes import FakeRunner
 from torch_images.errors import EngineError
-from torch_images.host import emulation, setup
+from torch_images.host import setup
 from torch_images.host.connection import Endpoint
 from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine
@@ -38,7 +36,6 @@ mask fffffffffffefe00fffffffffffffffffeffffff
 """
 COMMENT = "# by QEMU\n"
 DESCRIPTION = ":qemu-aarch64:M::\\x7f:\\xff:/usr/libexec/qemu-binfmt/aarch64-binfmt-P:OPF\n"
-MASK = re.compile("mask .*\n")
 
 
 def changed(old: str, new: str) -> str:
@@ -50,25 +47,12 @@ def changed(old: str, new: str) -> str:
 ENTRIES = {
     "QEMU's": (ARM, True),
     "only flag F": (changed("POF", "F"), True),
-    "for other systems, too": (changed("0201010000", "0201010300"), True),
-    "short, without mask": (MASK.sub("", ARM).replace("020101" + "0" * 18 + "0200b700", ""), True),
     "other processor": (X86, False),
     "32 bits": (changed("7f454c4602", "7f454c4601"), False),
-    "big-endian": (changed("7f454c460201", "7f454c460202"), False),
     "not held open": (changed("POF", "PO"), False),
     "F in the name alone": (changed("POF", "").replace("aarch64-binfmt-P", "flags: F"), False),
     "disabled": (changed("enabled", "disabled"), False),
-    "elsewhere": (changed("offset 0", "offset 1"), False),
-    "fixed addresses only": (changed("fffeffffff", "ffffffffff"), False),
-    "fixed addresses only, by no mask": (MASK.sub("", ARM), False),
-    "other addresses only": (
-        changed("0200b700", "0300b700").replace("fffeffffff", "ffffffffff"),
-        False,
-    ),
-    "longer than a header": (changed("b700", "b70001").replace("feffffff", "feffffffff"), False),
-    "shorter mask": (changed("fffeffffff", "fffe"), False),
     "by extension": ("enabled\ninterpreter /bin/x\nflags: F\nextension .arm\n", False),
-    "two at once": (ARM + ARM, False),
 }
 
 
@@ -89,49 +73,21 @@ def test_an_entry(binfmt: Path, name: str) -> None:
     assert emulated(ARM64, binfmt) is wanted
 
 
-def test_each_platform_has_its_own(binfmt: Path) -> None:
-    (binfmt / "qemu-x86_64").write_text(X86)
-    assert emulated(AMD64, binfmt)
-    assert not emulated(ARM64, binfmt)
-    (binfmt / "qemu-aarch64").write_text(ARM)
-    assert emulated(ARM64, binfmt)
-
-
-def test_no_entry_counts_where_all_are_off(binfmt: Path) -> None:
+def test_no_entry_counts_where_all_are_off(binfmt: Path, tmp_path: Path) -> None:
     (binfmt / "qemu-aarch64").write_text(ARM)
     (binfmt / "status").write_text("disabled\n")
     assert not emulated(ARM64, binfmt)
-    (binfmt / "status").unlink()
-    assert not emulated(ARM64, binfmt)
-
-
-def test_what_is_no_entry_is_passed_over(binfmt: Path, tmp_path: Path) -> None:
     assert not emulated(ARM64, tmp_path / "nothing")
-    (binfmt / "a folder").mkdir()
-    os.mkfifo(binfmt / "a pipe")  # which nobody fills
-    (binfmt / "a link").symlink_to("/nowhere")
-    (binfmt / "bytes").write_bytes(b"\xff\0\x80" * 9000)
-    assert not emulated(ARM64, binfmt)
-    (binfmt / "last").write_text(ARM)
-    assert emulated(ARM64, binfmt)
 
 
-def test_this_machine_s_own_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_platform(ARM64, tmp_path, machine=ARM64)
-    monkeypatch.setattr(emulation, "native", lambda: ARM64)
-    check_platform(ARM64, tmp_path)
-    with pytest.raises(EngineError):
-        check_platform(AMD64, tmp_path)
-
-
-def test_an_emulator_that_containers_cannot_see_is_named(binfmt: Path) -> None:
-    with pytest.raises(EngineError, match=r"^this machine cannot run programs of linux/arm64; run"):
+def test_only_a_foreign_platform_needs_an_emulator(binfmt: Path) -> None:
+    check_platform(ARM64, binfmt, machine=ARM64)
+    with pytest.raises(EngineError, match="linux/arm64; run scripts/setup-engine"):
         check_platform(ARM64, binfmt, machine=AMD64)
-    (binfmt / "qemu-\x1b").write_text(changed("POF", "PO"))
-    with pytest.raises(EngineError, match=r"^the emulator 'qemu-\\x1b' for .* without flag F: "):
-        check_platform(ARM64, binfmt, machine=AMD64)
-    (binfmt / "z second").write_text(ARM)
+    (binfmt / "qemu-aarch64").write_text(ARM)
     check_platform(ARM64, binfmt, machine=AMD64)
+    with pytest.raises(EngineError, match="linux/amd64"):
+        check_platform(AMD64, binfmt, machine=ARM64)
 
 
 # --- scripts/setup-engine -------------------------------------------------------------------------
@@ -221,11 +177,7 @@ def machine(tmp_path: Path, root: Path, binfmt: Path) -> Machine:
 
 
 ARM_WORDS = ("--platform", "linux/arm64")
-PLAN = "setup: this machine lacks something that torch-images needs. This will:"
-REGISTER = (
-    "setup:   register QEMU's emulator of aarch64 with the kernel, for all programs of linux/arm64 "
-    "and in all containers"
-)
+REGISTER = "register QEMU's emulator of aarch64"
 READY = [
     "setup: Docker Engine 26.1.5 is ready",
     "setup: programs of linux/arm64 run here, through QEMU",
@@ -238,29 +190,24 @@ def test_the_script_reads_an_entry_as_python_does(machine: Machine, name: str) -
     (machine.binfmt / "some name").write_text(text)
     code, lines = machine("--dry-run", *ARM_WORDS)
     assert code == 0
-    assert (REGISTER not in lines) is wanted
     assert (not lines) is wanted
+    assert wanted or REGISTER in lines[-1]
 
 
 @pytest.mark.parametrize(
-    ("system", "installs"),
+    ("system", "packages"),
     [
-        (
-            "bookworm",
-            (
-                "setup:   install qemu-user qemu-user-binfmt from Debian trixie (only these packages; "
-                "everything else stays on bookworm)"
-            ),
-        ),
-        ("trixie", "setup:   install qemu-user qemu-user-binfmt from Debian"),
-        ("noble", "setup:   install qemu-user-static from Ubuntu"),
+        ("bookworm", "qemu-user qemu-user-binfmt from Debian trixie"),
+        ("trixie", "qemu-user qemu-user-binfmt from Debian"),
+        ("noble", "qemu-user-static from Ubuntu"),
     ],
 )
-def test_the_plan(machine: Machine, system: str, installs: str) -> None:
+def test_a_dry_run_prints_the_plan(machine: Machine, system: str, packages: str) -> None:
     machine.system(system)
     code, lines = machine("--dry-run", *ARM_WORDS)
     assert code == 0
-    assert [line for line in lines if "ca-certificates" not in line] == [PLAN, installs, REGISTER]
+    assert [line for line in lines if packages in line]
+    assert REGISTER in lines[-1]
     assert not machine.did()
 
 
@@ -296,42 +243,27 @@ def test_all_of_it(machine: Machine) -> None:
     assert machine.did() == did
 
 
-@pytest.mark.parametrize("change", [("POF", "PO"), ("enabled", "disabled")])
-def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]) -> None:
+def test_an_entry_of_that_name_is_kept(machine: Machine) -> None:
     entry = machine.binfmt / "qemu-aarch64"
-    entry.write_text(changed(*change))
-    assert machine("--yes", *ARM_WORDS) == (
-        3,
-        [
-            (
-                f"setup: {entry} is disabled or has no flag F, so containers cannot use it: remove "
-                "it (`echo -1` into that file, as root), and run this again"
-            )
-        ],
-    )
-    assert entry.read_text() == changed(*change)
+    entry.write_text(changed("POF", "PO"))
+    code, [line] = machine("--yes", *ARM_WORDS)
+    assert (code, entry.read_text()) == (3, changed("POF", "PO"))
+    assert f"{entry} is disabled or has no flag F" in line
     assert not machine.did()
 
 
-def test_where_all_entries_are_off(machine: Machine) -> None:
+def test_binfmt_misc_that_is_off_or_missing(machine: Machine) -> None:
     (machine.binfmt / "status").write_text("disabled\n")
-    (machine.binfmt / "some name").write_text(ARM)
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert "binfmt_misc is disabled on this machine: `echo 1` into " in line
+    assert "binfmt_misc is disabled" in line
     assert not machine.did()
-
-
-def test_a_kernel_without_it(machine: Machine) -> None:
     (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
     shutil.rmtree(machine.binfmt)
     machine.stub("mount", "echo mount: unknown filesystem type >&2; exit 32")
     code, lines = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert lines[-1] == (
-        "setup: binfmt_misc cannot be mounted, so linux/arm64 cannot be emulated here (mount: unknown "
-        "filesystem type): use a kernel that has it, or build on a native builder (--builder)"
-    )
+    assert "mount: unknown filesystem type" in lines[-1]
     assert not [line for line in machine.did() if line.startswith("tee")]
 
 
@@ -340,12 +272,7 @@ def test_a_registration_that_fails(machine: Machine) -> None:
     (machine.folder / "entry").write_text(changed("POF", "PO"))
     code, lines = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert "was registered, but not with flag F for linux/arm64" in lines[-1]
-    (machine.binfmt / "qemu-aarch64").unlink()
-    machine.stub("tee", "cat >/dev/null; echo tee: Invalid argument >&2; exit 1")
-    code, lines = machine("--yes", *ARM_WORDS)
-    assert code == 3
-    assert "(tee: Invalid argument): build on a native builder" in lines[-1]
+    assert "was registered, but not with flag F" in lines[-1]
 
 
 def test_without_root(machine: Machine) -> None:
@@ -354,12 +281,11 @@ def test_without_root(machine: Machine) -> None:
     assert machine("--yes") == (0, [])
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert line.startswith("setup: this needs root: run as root, install sudo, or ask")
-    assert line.endswith("for arch-test and QEMU's emulator of aarch64, registered with flag F")
+    assert "this needs root" in line
     machine.stub("sudo", "exit 1")
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert "sudo asks for a password and there is no terminal" in line
+    assert "no terminal" in line
 
 
 @pytest.mark.parametrize("docker", [True, False])
@@ -381,9 +307,6 @@ def test_an_engine_and_an_emulator(machine: Machine, docker: bool) -> None:
     put = "install -D -m 644 /dev/stdin /etc/apt/sources.list.d/torch-images-"
     assert f"{put}trixie.sources" in machine.did()
     assert (f"{put}docker.sources" in machine.did()) is docker
-
-
-# --- the way to it --------------------------------------------------------------------------------
 
 
 class Setup(FakeRunner):
@@ -468,21 +391,8 @@ def test_nothing_is_set_up_where_that_is_not_allowed(
 
 
 def test_a_set_up_that_fails(state: dict[str, bool], tmp_path: Path) -> None:
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(EngineError, match="no emulator of linux/arm64, was set up"):
         setup.ready_engine(tmp_path, Setup(state, 3), allowed="yes", platforms=[ARM64])
-    assert str(caught.value) == (
-        "no Docker Engine, or no emulator of linux/arm64, was set up; the lines above say why"
-    )
     state["engine"] = False
-    with pytest.raises(
-        EngineError, match=r"^no Docker Engine was set up; the lines above say why$"
-    ):
+    with pytest.raises(EngineError, match=r"^no Docker Engine was set up"):
         setup.ready_engine(tmp_path, Setup(state, 3), allowed="yes")
-
-
-def test_a_set_up_that_lied(state: dict[str, bool], tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"^no linux/arm64$"):
-        setup.ready_engine(tmp_path, Setup({}), allowed="yes", platforms=[ARM64])
-
-
-# --- an image of another processor, without an emulator -------------------------------------------

@@ -13,9 +13,9 @@ import pytest
 
 from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
 from torch_images.host import tars
+from torch_images.host.diagnose import REGISTRY, refusal
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
-from torch_images.host.refusals import registry_refusal
 
 
 # The words of moby 26.1 for each case.
@@ -30,7 +30,7 @@ from torch_images.host.refusals import registry_refusal
     ],
 )
 def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> None:
-    error = registry_refusal("r/a:1", words)
+    error = refusal(REGISTRY, words, image="r/a:1")
     assert type(error) is kind
     assert "r/a:1" in str(error)
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
@@ -76,33 +76,9 @@ def test_an_image_that_goes_after_the_list_is_left_out() -> None:
         containers=lambda **_: [{"ImageID": "two"}],
     )
     one, two = (ListedImage(id=name, tags=(), labels={}) for name in ("one", "two"))
-    [found] = engine.looked_into([one, two])
+    [found] = engine.details([one, two])
     assert (found.id, found.size, found.in_use) == ("two", 7, True)
     assert found.tagged == datetime(2026, 11, 21, 10, tzinfo=UTC)
-
-
-def test_an_error_of_the_archive_is_not_the_engines() -> None:
-    """A bug of ours that packs layers was reported as an invalid answer of the engine."""
-
-    def archive() -> Iterator[bytes]:
-        yield b""
-        raise ValueError("a bug")
-
-    with pytest.raises(ValueError, match="a bug"):
-        engine_with(load_image=list).load(archive())
-
-
-def test_an_image_that_stays_broken_is_said() -> None:
-    """Such as one whose content somebody removed from the store by hand."""
-    asked: list[str] = []
-
-    def images() -> list[dict[str, Any]]:
-        asked.append("try")
-        raise missing("broken:1")
-
-    with pytest.raises(docker.errors.NotFound, match="broken:1"):
-        engine_with(images=images).listed()
-    assert len(asked) == 10
 
 
 @pytest.mark.parametrize("held", [False, True])

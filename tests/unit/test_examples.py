@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from torch_images.config.matrix import matrix
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
-from torch_images.publish.tag_rules import floating
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"

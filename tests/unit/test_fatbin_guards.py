@@ -11,15 +11,13 @@ from elftools.elf.elffile import ELFFile
 from tests.libraries import (
     PAGE,
     Code,
-    Relocation,
     container,
     entries,
     library,
     loaded,
     pruned,
-    relocations,
 )
-from torch_images.fatbin import Entry, PruneError, chosen, containers, prune, section
+from torch_images.fatbin import PruneError, containers, prune, section
 
 ONE: list[list[Code]] = [[(80, False, False, 8), (90, False, False, 3 * PAGE)]]
 TWO = [*ONE, ONE[0]]
@@ -31,40 +29,13 @@ def aimed(offset: int, *, place: int = 24) -> bytes:
     return library(ONE, more=lambda fatbin, wrappers: [(wrappers + place, 8, fatbin + offset)])
 
 
-@pytest.mark.parametrize(
-    ("offset", "place"), [(0, 24), (32, 24), (SECOND - 8, 24), (0, 16), (32, 8)]
-)
+@pytest.mark.parametrize(("offset", "place"), [(0, 24), (SECOND - 8, 24), (0, 16)])
 def test_a_foreign_pointer_is_refused_even_to_where_a_container_begins(
     offset: int, place: int
 ) -> None:
     """Whatever it is for, it would not follow the containers."""
     with pytest.raises(PruneError, match=r"something else points into .nv_fatbin, at 0x[0-9a-f]+$"):
         pruned(aimed(offset, place=place), [80])
-
-
-@pytest.mark.parametrize("offset", [-8, SECOND])
-def test_a_pointer_beside_the_containers_stays(offset: int) -> None:
-    data = aimed(offset)
-    [kept] = relocations(data) - relocations(library(ONE))
-    assert kept in relocations(pruned(data, [80]))
-
-
-def test_what_is_no_pointer_is_let_be() -> None:
-    """Another kind of relocation, and bytes that only look like one across two of them."""
-
-    def more(fatbin: int, wrappers: int) -> list[Relocation]:
-        return [(wrappers + 24, 1, fatbin), (wrappers + 24, 8, 8), (fatbin + 16, 1, 0)]
-
-    data = library(ONE, more=more)
-    new = pruned(data, [80])
-    assert relocations(data) - relocations(library(ONE)) <= relocations(new)
-    assert new == pruned(new, [80])
-    assert len(data) - len(new) >= 2 * PAGE
-
-
-def test_a_wrapper_that_points_into_a_container_is_refused() -> None:
-    with pytest.raises(PruneError, match="something else points into"):
-        pruned(library(TWO, targets=[0, SECOND + 16]), [80])
 
 
 def test_a_container_without_a_wrapper_is_refused() -> None:
@@ -80,11 +51,7 @@ def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> N
     data = library(ONE, align=align, memory=memory)
     with pytest.raises(PruneError, match="is not one of plain pages"):
         pruned(data, [80])
-    assert entries(b"".join(prune(memoryview(data), None).pieces)) == ONE
-
-
-def test_a_finer_alignment_is_no_obstacle() -> None:
-    assert entries(pruned(library(ONE, align=16), [80])) == [ONE[0][:1]]
+    assert entries(prune(memoryview(data), None)) == ONE
 
 
 def test_containers_outside_all_segments_are_refused() -> None:
@@ -92,15 +59,6 @@ def test_containers_outside_all_segments_are_refused() -> None:
     data[64 + 56 : 64 + 60] = struct.pack("<I", 4)  # the segment that has them becomes a note
     with pytest.raises(PruneError, match=r"^no segment holds \.nv_fatbin$"):
         pruned(bytes(data), [80])
-
-
-def test_the_hole_may_end_a_segment() -> None:
-    """Where code ends at the end of a page, and of its segment, nothing follows the hole."""
-    room = 4 * PAGE - 0x100 - len(container([(80, False, False, 0), (90, False, False, 0)]))
-    data = library([[(80, False, False, 0), (90, False, False, room)]], tail=0)
-    new = pruned(data, [80], symbols=False)
-    assert entries(new) == [[(80, False, False, 0)]]
-    assert len(data) - len(new) == 3 * PAGE
 
 
 def test_less_than_a_page_is_left_where_it_is() -> None:
@@ -125,41 +83,6 @@ def test_without_room_for_a_program_header_a_file_is_refused() -> None:
     assert pruned(library(ONE, rela_at=ROOM - 8), [80, 90])  # nothing is split
 
 
-def test_the_account_of_what_left() -> None:
-    held = [*ONE, [(90, True, False, 8), (120, False, True, 2 * PAGE)]]
-    data = library(held)
-    found = prune(memoryview(data), [80, 90, 120])
-    assert found.size == len(b"".join(found.pieces))
-    assert (found.code, len(data) - found.size) == (0, found.symbols)
-    assert found.symbols >= 4 * PAGE
-    found = prune(memoryview(data), [120])
-    assert found.code == 2 * PAGE
-    assert found.code + found.symbols == len(data) - found.size
-    assert found.left == {"sm_120*": 1, "compute_90": 1}
-    assert prune(memoryview(data), [90], symbols=False).left == {"sm_90": 1, "compute_90": 1}
-    assert prune(memoryview(data), None).left == {}
-    assert prune(memoryview(data), [120], symbols=False).symbols == 0
-
-
-@pytest.mark.parametrize(
-    ("ptx", "specific", "target"),
-    [(False, False, "sm_90"), (False, True, "sm_90*"), (True, False, "compute_90")],
-)
-def test_targets_are_named_as_cuobjdump_names_them(ptx: bool, specific: bool, target: str) -> None:
-    assert Entry(90, ptx, specific, memoryview(b"")).target == target
-
-
-def test_specific_code_is_not_an_older_one_to_fall_back_to() -> None:
-    empty = memoryview(b"")
-    offered = [
-        Entry(100, ptx=False, specific=True, data=empty),
-        Entry(90, ptx=True, specific=False, data=empty),
-    ]
-    assert chosen(offered, [103]) == (offered[1],)
-    assert chosen(offered, [90]) == (offered[1],)  # PTX of just this version
-    assert chosen(offered, [89]) == ()
-
-
 def test_containers_may_have_zeros_between_and_after_them() -> None:
     one, two = container([(90, False, False, 8)]), container([(80, False, False, 16)])
     for gap in (0, 8, 16, 24):
@@ -168,13 +91,6 @@ def test_containers_may_have_zeros_between_and_after_them() -> None:
         second = len(one) + gap
         assert [at for at, _ in found] == [0, second, second + len(two) + gap]
         assert [e.arch for _, held in found for e in held] == [90, 80, 90]
-
-
-def test_an_entry_with_the_shortest_header() -> None:
-    short = struct.pack("<HHIQIIHHI", 2, 0x0101, 48, 8, 0, 0, 0, 0, 90).ljust(48, b"\0") + b"x" * 8
-    section = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(short)) + short
-    [(_, [found])] = containers(memoryview(section))
-    assert (found.arch, len(found.data)) == (90, 56)
 
 
 WHOLE = container([(90, False, False, 8)])
@@ -191,11 +107,9 @@ def altered(at: int, form: str, value: int) -> bytes:
     ("section", "problem"),
     [
         (altered(0, "<I", 1), "has no container at 0x58"),
-        (altered(6, "<H", 24), "has no container at 0x58"),
         (altered(8, "<Q", len(WHOLE) - 16 + 1), "has no container at 0x58"),
         (WHOLE[:-1], "has no container at 0x0"),
         (altered(16, "<H", 3), "has an unknown entry at 0x68"),
-        (altered(16, "<H", 0), "has an unknown entry at 0x68"),
         (altered(20, "<I", 40), "has an unknown entry at 0x68"),
         (altered(24, "<Q", 9), "has an unknown entry at 0x68"),
     ],
@@ -212,8 +126,7 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
     and beside a table goes with it.
     """
     data = library(ONE, early=early, slack=slack)
-    done = prune(memoryview(data), None)
-    new = b"".join(done.pieces)
+    new = prune(memoryview(data), None)
     (_, *before), (_, *after) = (list(loaded(file).items()) for file in (data, new))
     assert after == before  # and the first one has the headers
     old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
@@ -221,44 +134,13 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
         table = found.name in (".symtab", ".strtab", ".debug_info")
         assert found["sh_type"] == old[found.name]["sh_type"]
         assert found.data() == (b"" if table else old[found.name].data())
-    assert 4 * PAGE + slack / 2 <= done.symbols <= 6 * PAGE + 48 + slack
-
-
-def test_a_table_that_is_loaded_stays() -> None:
-    """Such as .debug_gdb_scripts, which a debugger reads from memory."""
-    new = b"".join(prune(memoryview(library(ONE, debug=2)), None).pieces)
-    section = ELFFile(BytesIO(new)).get_section_by_name(".debug_info")
-    assert section
-    assert section.data() == b"i" * (2 * PAGE + 16)
-
-
-def test_room_of_no_table_stays() -> None:
-    """Nobody knows what it is for."""
-    data = library(ONE, symbols=0, slack=3 * PAGE)
-    found = prune(memoryview(data), None)
-    assert (found.symbols, found.size) == (0, len(data))
-    assert b"u" * 3 * PAGE in b"".join(found.pieces)
-
-
-def test_a_library_without_device_code_only_loses_its_symbols() -> None:
-    data = library(ONE).replace(b".nv_fatbin\0", b".nv_other_\0")
-    found = prune(memoryview(data), [80])
-    assert (found.code, found.left) == (0, {})
-    assert b"".join(found.pieces) == b"".join(prune(memoryview(data), None).pieces)
+    assert 4 * PAGE + slack / 2 <= len(data) - len(new) <= 6 * PAGE + 48 + slack
 
 
 def test_containers_without_a_section_of_wrappers_are_refused() -> None:
     data = library(ONE).replace(b".nvFatBinSegment\0", b".nvFatBinSegmenx\0")
     with pytest.raises(PruneError, match=r"^no \.nvFatBinSegment$"):
         pruned(data, [80])
-
-
-def test_the_shortest_elf_file_is_a_header() -> None:
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 64, 0, 0, 64, 56, 0, 64, 0, 0)
-    assert pruned(header, [80]) == header
-    with pytest.raises(PruneError, match=r"^not an ELF file of 64 bits, little endian$"):
-        pruned(header[:-1], [80])
 
 
 def with_header(data: bytes, *, at: int, form: str, value: int) -> bytes:
@@ -320,58 +202,18 @@ def test_a_file_that_ends_before_its_sections_do() -> None:
     assert section(memoryview(unused), ".data") == b"d" * 8
 
 
-def test_relocations_that_lie_over_each_other_are_refused() -> None:
-    """Each would be looked at as often as a section names it."""
-    data = library(ONE)
-    shoff, _ = headers_of(data)
-    changed = bytearray(data)
-    for number in (1, 2, 4):
-        struct.pack_into("<I", changed, shoff + 64 * number + 4, 4)
-        struct.pack_into("<QQ", changed, shoff + 64 * number + 24, 0, len(data) // 72 * 24)
-    with pytest.raises(PruneError, match="no wrapper"):  # all are read, and none is one
-        pruned(bytes(changed), [80])
-    struct.pack_into("<Q", changed, shoff + 64 + 32, len(data) // 24 * 24)
-    with pytest.raises(PruneError, match=r"^its relocations overlap$"):
-        pruned(bytes(changed), [80])
-
-
-def test_a_section_with_a_long_name() -> None:
-    """A name has an end within 1,000 bytes, or the file is damaged."""
-    data = library(ONE)
-    shoff, shnum = headers_of(data)
-    for length, fits in ((999, True), (1000, False)):
-        names = bytes(9) + b"n" * length + b"\0"
-        changed = bytearray(data + names)
-        struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
-        for number in range(shnum):
-            struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
-        if fits:
-            assert section(memoryview(changed), "n" * length) == b"r" * 0x100
-            continue
-        with pytest.raises(PruneError, match=r"^damaged: "):
-            section(memoryview(changed), "n" * length)
-
-
 @pytest.mark.parametrize("arches", [None, [80]])
 def test_section_headers_change_in_place_and_size_only(arches: list[int] | None) -> None:
     """A table that is empty has no local symbols, of which its header tells the number."""
     data = library(ONE)
     old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
-    new = b"".join(prune(memoryview(data), arches).pieces)
+    new = prune(memoryview(data), arches)
     for found in ELFFile(BytesIO(new)).iter_sections():
         before = old[found.name]
         for field in ("sh_type", "sh_flags", "sh_addr", "sh_link", "sh_addralign", "sh_entsize"):
             assert found[field] == before[field], (found.name, field)
         assert found["sh_info"] == (0 if found.name == ".symtab" else before["sh_info"])
     assert old[".symtab"]["sh_info"] == old[".nv_fatbin"]["sh_info"] == 7
-
-
-def test_an_empty_section_takes_no_room() -> None:
-    """Wherever it says that it is, such as among the program headers."""
-    data = bytearray(library(ONE))
-    shoff, _ = headers_of(bytes(data))
-    struct.pack_into("<QQ", data, shoff + 24, 8, 0)
-    assert entries(pruned(bytes(data), [80])) == [ONE[0][:1]]
 
 
 def test_headers_that_lie_over_each_other_are_refused() -> None:
@@ -381,3 +223,30 @@ def test_headers_that_lie_over_each_other_are_refused() -> None:
     table = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 16, 0, 0, 0, 0)  # names: the first 16 bytes
     with pytest.raises(PruneError, match=r"^changes overlap at 0x48$"):
         pruned(header + bytes(8) + table, [80])
+
+
+def test_a_table_that_is_loaded_stays() -> None:
+    """Such as .debug_gdb_scripts, which a debugger reads from memory."""
+    new = prune(memoryview(library(ONE, debug=2)), None)
+    section = ELFFile(BytesIO(new)).get_section_by_name(".debug_info")
+    assert section
+    assert section.data() == b"i" * (2 * PAGE + 16)
+
+
+def test_bounds_of_quadratic_work() -> None:
+    """Relocations that many sections name, and names without an end."""
+    data = library(ONE)
+    shoff, shnum = headers_of(data)
+    changed = bytearray(data)
+    for number in (1, 2, 4):
+        struct.pack_into("<I", changed, shoff + 64 * number + 4, 4)
+        struct.pack_into("<QQ", changed, shoff + 64 * number + 24, 0, len(data) // 24 * 24)
+    with pytest.raises(PruneError, match="overlap"):
+        pruned(bytes(changed), [80])
+    names = bytes(9) + b"n" * 1000 + b"\0"
+    changed = bytearray(data + names)
+    struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
+    for number in range(shnum):
+        struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
+    with pytest.raises(PruneError, match="damaged"):
+        section(memoryview(changed), "n" * 1000)

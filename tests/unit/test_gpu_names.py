@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.publish.gpus import find_gpu, known_gpus
+from torch_images.pick.gpus import find_gpu, known_gpus
 
 # The name that is found, and what is written for it.
 SPELLINGS = {

@@ -11,15 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.libraries import library
-from tests.packages import compat_deb, elf, make_deb
-from tests.unit.hostile import ends_well
+from tests.packages import elf, make_deb
 from tests.wheels import make_wheel
 from torch_images.errors import BuildError, LockError
-from torch_images.fatbin import PruneError, prune
 from torch_images.fetch.bootstrap import repository
 from torch_images.fetch.compat import read_note
 from torch_images.layers.make import write_layer
@@ -49,26 +44,6 @@ def zipped(path: Path, files: list[tuple[str, bytes, int, int]]) -> Path:
             member.external_attr, member.compress_type = mode << 16, method
             archive.writestr(member, data)
     return path
-
-
-within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-@within
-@given(
-    at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
-    new=st.lists(st.integers(0, 255), min_size=1, max_size=4),
-    end=st.none() | st.integers(0, 10**6),
-)
-def test_a_wheel_of_damaged_bytes_is_one_line(
-    tmp_path: Path, at: list[int], new: list[int], end: int | None
-) -> None:
-    data = bytearray(make_wheel(tmp_path, "a", "1", {"run": bytes(5000)}).data)
-    for place, value in zip(at, new, strict=False):
-        data[place % len(data)] = value
-    path = tmp_path / "a-1-py3-none-any.whl"
-    path.write_bytes(data[: None if end is None else end % len(data)])
-    ends_well(lambda: packed(path))
 
 
 def with_file(name: str, data: bytes | None = b"x") -> Callable[[Path], Path]:
@@ -232,65 +207,6 @@ def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str)
         indexed(tmp_path, data)
     assert problem in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-@within
-@given(
-    at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
-    new=st.lists(st.integers(0, 255), min_size=1, max_size=4),
-    end=st.none() | st.integers(0, 10**6),
-)
-def test_a_package_of_damaged_bytes_is_one_line(
-    tmp_path: Path, at: list[int], new: list[int], end: int | None
-) -> None:
-    for whole_one in (TINI, compat_deb("13.0", "580.1", elf("{}"), "zst")):
-        data = bytearray(whole_one)
-        for place, value in zip(at, new, strict=False):
-            data[place % len(data)] = value
-        cut_off = bytes(data[: None if end is None else end % len(data)])
-        ends_well(lambda data=cut_off: indexed(tmp_path, data))  # type: ignore[misc]
-        ends_well(lambda data=cut_off: listed(tmp_path, data))  # type: ignore[misc]
-
-
-LIBRARY = library([[(90, False, False, 64), (80, True, False, 64)], [(120, False, False, 4096)]])
-NUMBERS = st.sampled_from([0, 1, 7, 0x40, 0xFFF, 0x1000, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
-
-
-# Which file, what to write where and in how many bytes, and where to cut it off.
-HARM = st.tuples(
-    st.booleans(),
-    st.lists(
-        st.tuples(
-            st.integers(-1000, 300) | st.integers(0, 10**5), NUMBERS, st.sampled_from([1, 2, 4, 8])
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    st.none() | st.integers(0, 10**5),
-)
-Harm = tuple[bool, list[tuple[int, int, int]], int | None]
-
-
-def harmed(harm: Harm) -> bytes:
-    """A library with numbers written over its headers, which begin and end it, or elsewhere."""
-    large, writes, end = harm
-    data = bytearray(LIBRARY if large else elf("{}"))
-    for place, number, size in writes:
-        at = place % len(data)
-        data[at : at + size] = number.to_bytes(8, "little")[:size]
-    return bytes(data[: None if end is None else end % len(data)])
-
-
-@given(HARM)
-def test_a_hostile_library_is_pruned_or_refused(harm: Harm) -> None:
-    data = harmed(harm)
-    for arches in (None, [90]):
-        try:
-            pruned = prune(memoryview(data), arches)
-        except PruneError as error:
-            assert len(str(error).splitlines()) == 1
-        else:
-            assert pruned.size <= len(data) + 4096
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,6 @@ SHORT = {
         *("compat-cu130", "source-fork", "toolkit-cu128", "unpacked-cutlass-cu130-py313"),
     )
 }
-# A base that is an image, as it is before its packages were resolved.
-SHORT["base-ubuntu24.04-cu128"] = f"""# Written by `invoke lock`; do not edit.
-# date: 2026-11-21
-# system: ubuntu noble
-# image: nvidia/cuda:12.8.1-devel-ubuntu24.04@sha256:{"0" * 64}
-# request: ca-certificates g++ libpython3.12-dev python3 tini
-# unlocked: yes
-"""
 DAMAGED = altered_lines(st.sampled_from(sorted(SHORT.values())))
 
 
@@ -318,14 +310,6 @@ def test_a_compat_library_for_another_platform_is_none_of_the_image(config: Conf
     compat = dataclasses.replace(lock.compat, debs=(deb,), platform=ARM64)
     with pytest.raises(LockError, match="is for linux/amd64, compat-cu130 for linux/arm64"):
         parse_image_lock(dataclasses.replace(lock, compat=compat).texts())
-
-
-def test_a_bootstrapped_base_names_no_image(
-    config: Config, copied: Callable[[str, str, str], Path]
-) -> None:
-    folder = copied("base-trixie", "^# system:", f"# image: a:1@sha256:{HEX}\n# system:")
-    with pytest.raises(LockError, match=r"is of image a:1@sha256:0+, but images\.yaml has none"):
-        image_lock(config, choose(config), folder)
 
 
 def whole(config: Config, **asked: str) -> ImageLock:

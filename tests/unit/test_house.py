@@ -1,4 +1,4 @@
-"""`invoke test` and ./inv in folders whose names a shell would read as commands."""
+"""./inv: its environment, and folders whose names a shell would read as commands."""
 
 from __future__ import annotations
 
@@ -10,58 +10,49 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ["a b", "x; touch ran; #", "$(touch ran) `touch ran`", 'it\'s "q" & touch ran']
+NAME = 'it\'s a "$(touch ran)" `touch ran` & touch ran; #'
 # Stands in for ruff, mypy and pytest, whose own work takes minutes.
 STUB = """
 import os, sys
 with open("log", "a") as log:
     name = os.path.basename(__file__)
     print(name, *sys.argv[1:], sys.stdout.isatty(), os.getcwd(), sep="|", file=log)
-sys.exit(7 if os.environ.get("FAILS") == name else 0)
 """
 
 
-@pytest.fixture(params=NAMES)
-def project(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Path:
-    """The project in a folder of a name, with stubs of what it would start."""
-    folder = tmp_path / str(request.param)
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project in such a folder, with stubs of the programs of `test`."""
+    folder = tmp_path_factory.mktemp("project") / NAME
     for name in ("torch_images", "scripts", ".ci"):
         shutil.copytree(root / name, folder / name)
-    for name in ("tasks.py", "inv"):
-        shutil.copy(root / name, folder / name)
+    for name in ("inv", "locks/host.txt", ".venv/host.txt"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(root / name.replace(".venv", "locks"), folder / name)
+    (folder / ".venv/bin").mkdir()
+    (folder / ".venv/bin/python").symlink_to(sys.executable)
     for name in ("ruff", "mypy", "pytest"):
         (folder / f"{name}.py").write_text(STUB)
     return folder
 
 
-def fast(project: Path, **environment: str) -> tuple[int, str, list[list[str]]]:
-    """Run `invoke test --fast` on a terminal: exit code, what it shows, what was started."""
+def test_no_part_of_a_path_is_a_command(project: Path) -> None:
+    """`test --fast` on a terminal, so that its programs print colours and progress."""
     ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "invoke", "test", "--fast"],
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_images", "test", "--fast"],
         cwd=project,
-        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": "", **environment},
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""},
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
+        check=False,
     )
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 65536)
-        except OSError:  # its other end is closed
-            break
+    shown = os.read(ours, 65536)
     os.close(ours)
-    code = process.wait()
-    log = (project / "log").read_text().splitlines()
-    return code, shown.decode(), [line.split("|") for line in log]
-
-
-def test_no_part_of_a_path_is_a_command(project: Path) -> None:
-    code, shown, started = fast(project)
-    assert code == 0, shown
+    assert done.returncode == 0, shown
+    started = [line.split("|") for line in (project / "log").read_text().splitlines()]
     assert [words[:2] for words in started] == [
         ["ruff.py", "check"],
         ["ruff.py", "format"],
@@ -70,22 +61,15 @@ def test_no_part_of_a_path_is_a_command(project: Path) -> None:
         ["pytest.py", "tests/unit"],
     ]
     for words in started:
-        assert words[-2:] == ["True", str(project)]  # a terminal, so colours and progress
+        assert words[-2:] == ["True", str(project)]
     assert not list(project.parent.rglob("ran"))
 
 
 def test_inv_in_such_a_folder(project: Path, root: Path) -> None:
-    """With an environment whose programs begin as pip writes them for a path with blanks."""
-    folder = project / ".venv"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin/python").symlink_to(sys.executable)
-    (project / "locks").mkdir()
-    for name in ("locks/host.txt", ".venv/host.txt"):
-        (project / name).write_text("x")
-    (project / "invoke.py").write_text("import sys; print('invoked', *sys.argv[1:])")
     command = [str(project / "inv"), "--yes", "two words", "$(touch ran)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root.parent)
-    assert done.stdout == "invoked two words $(touch ran)\n", done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'two words'" in done.stderr
     assert not list(project.parent.rglob("ran"))
 
 
@@ -158,7 +142,7 @@ def test_inv_installs_what_the_task_needs(root: Path, tmp_path: Path) -> None:
         env = {**os.environ, "PATH": path, "FAILS": fails}
         return subprocess.run([tmp_path / "inv", *words], env=env, check=False).returncode
 
-    assert inv("pick", "--list") == inv("matrix") == 0
+    assert inv("pick", "--list") == inv("matrix") == inv("--complete", "test", "--f") == 0
     assert inv("test", "--fast", fails="yes")
     assert inv("matrix") == 0
     assert inv("--yes", "test", "--fast") == inv("bench-report", "x") == inv("pick") == 0

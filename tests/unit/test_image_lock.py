@@ -175,32 +175,6 @@ def test_a_version_of_compat_ends_at_its_first_dash(config: Config, locks: Path)
     assert compat_versions(config, locks)["13.0"] == "580.1.2"
 
 
-@pytest.mark.parametrize(
-    ("named", "locked"),
-    [
-        ("", f"nvidia/other:1@sha256:{'0' * 64}"),
-        ("nvidia/cuda:13", f"nvidia/other:1@sha256:{'0' * 64}"),
-        ("nvidia/cuda:13", ""),
-    ],
-)
-def test_a_base_of_another_image_is_refused(
-    config: Config, locks: Path, named: str, locked: str
-) -> None:
-    if locked:
-        edit(locks, BASE, "# request: ", f"# image: {locked}\n# request: ")
-    spec = choose(config)
-    if named:
-        spec = replace(spec, base=replace(spec.base, images=((spec.cuda.version, named),)))
-    name = f"{BASE}-cu130" if named else BASE
-    (locks / f"{BASE}.txt").rename(locks / f"{name}.txt")
-    with pytest.raises(LockError) as caught:
-        image_lock(config, spec, locks)
-    assert caught.value.message.startswith(
-        f"locks/{name}.txt is of image {locked or 'none'}, but images.yaml has {named or 'none'}"
-    )
-    assert caught.value.hint == f"run `invoke lock --select {name}`"
-
-
 def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> None:
     """Its wheels would be installed for a Python that the image does not have."""
     spec = choose(config)
@@ -214,14 +188,6 @@ def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> N
         caught.value.message,
     )
     assert caught.value.hint == "correct python of base trixie"
-
-
-def test_a_base_of_the_named_image_at_any_digest(config: Config, locks: Path) -> None:
-    edit(locks, BASE, "# request: ", f"# image: nvidia/cuda:13@sha256:{'0' * 64}\n# request: ")
-    spec = choose(config)
-    spec = replace(spec, base=replace(spec.base, images=((spec.cuda.version, "nvidia/cuda:13"),)))
-    (locks / f"{BASE}.txt").rename(locks / f"{BASE}-cu130.txt")
-    assert image_lock(config, spec, locks).base.image.startswith("nvidia/cuda:13@")
 
 
 def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: ImageLock) -> None:

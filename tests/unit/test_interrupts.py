@@ -34,9 +34,8 @@ def interrupted(command: list[str], folder: Path) -> tuple[int, str]:
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("start", ["torch_images", "invoke"])
-def test_ctrl_c_during_the_imports_is_one_line(root: Path, start: str) -> None:
-    command = [sys.executable, "-m", start, "matrix"]
+def test_ctrl_c_during_the_imports_is_one_line(root: Path) -> None:
+    command = [sys.executable, "-m", "torch_images", "matrix"]
     assert interrupted(command, root) == (130, "interrupted\n")
 
 
@@ -121,11 +120,8 @@ esac
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        ("WARNING: Retrying (...) after connection broken by 'NewConnectionError(...)'", 6),
         ("ERROR: Could not find a version that satisfies x (from versions: none)", 6),
         ("ERROR: 401 Client Error: Unauthorized for url: http://me:hunter2@h/x", 6),
-        ("ERROR: HTTP error 503 while getting http://me:hunter2@h/x", 6),
-        ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", 6),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on dev", 5),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", 3),
         ("ERROR: No matching distribution found for x==2", 3),
@@ -177,14 +173,3 @@ def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Pat
             assert second.communicate() == ("ran\n", "")
         assert first.communicate() == ("ran\n", "setup: creating a Python environment in .venv\n")
     assert (folder / "installations").read_text() == "x\n"
-
-
-def test_importing_the_tasks_changes_nothing(root: Path) -> None:
-    """Only a running `invoke` is adopted, so tests and other programs keep their streams."""
-    code = (
-        "import signal, sys\n"
-        "before = (sys.stdout, sys.stderr, signal.getsignal(signal.SIGINT))\n"
-        "import tasks\n"
-        "assert before == (sys.stdout, sys.stderr, signal.getsignal(signal.SIGINT))\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)

@@ -138,16 +138,6 @@ def test_without_cache_all_is_listed_anew_and_kept(listing: Listing) -> None:
     assert listing(Image()) == found
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"elf": ""}', '{"elf": "", "ptx": 1}'])
-def test_a_damaged_list_is_made_anew(listing: Listing, tmp_path: Path, content: str) -> None:
-    found = listing(Image())
-    for path in kept(tmp_path):
-        path.write_text(content)
-    image = Image()
-    assert listing(image) == found
-    assert image.listed == [FIRST, SECOND]
-
-
 def test_a_library_without_code_has_empty_lists(listing: Listing) -> None:
     image = Image()
     image.said = (255, "", NOTHING)
@@ -168,18 +158,6 @@ def test_a_library_that_the_image_lacks_is_left_out(listing: Listing) -> None:
     assert set(listing(image)) == {f"{LIBRARIES[0]}.elf", f"{LIBRARIES[0]}.ptx"}
     del image.files[PROGRAM]
     assert listing(image) == {}
-
-
-def test_a_cache_that_may_only_be_read(
-    listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    image = Image()
-    assert listing(image)
-    assert not kept(tmp_path)
 
 
 def test_for_an_emulator_this_machine_lists_a_copy(listing: Listing) -> None:

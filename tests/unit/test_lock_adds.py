@@ -244,27 +244,3 @@ def test_an_extra_brings_a_patch_release_of_torch(project: Project) -> None:
     locks = project.locks()
     assert "ext==1.0" in locks["wheel-cu132-torch2.14.9-py313-own.txt"]
     assert f"{PLAIN}-own.txt" not in locks
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--json", "--json has an effect only with --check; add --check, or leave it out"),
-        ("--verbose", "--verbose has an effect only with --check"),
-        ("--dry-run", "--dry-run has an effect only with --upgrade"),
-        ("--all", "--all has an effect only with --renew"),
-        ("--renew", "--renew takes either --select or --all"),
-        ("--renew --all --select x", "--renew takes either --select or --all"),
-        ("--renew --all --check", "--check and --renew exclude each other"),
-        ("--upgrade torch --check", "--check and --upgrade exclude each other"),
-        ("--upgrade torch --select x", "--upgrade chooses the locks itself"),
-        ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
-        ("--check --json --verbose", "--json lists every input anyway"),
-    ],
-)
-def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:
-    command = [sys.executable, "-m", "invoke", "lock", *words.split()]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
-    assert len(done.stderr.splitlines()) == 1

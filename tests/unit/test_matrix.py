@@ -355,17 +355,6 @@ def test_the_description_is_one_line_for_people(config: Config) -> None:
     )
 
 
-def test_a_base_without_an_image_for_a_cuda_version_is_refused(
-    yaml_file: Callable[..., Path],
-) -> None:
-    config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
-    assert complaint(config, cuda="12.8", base="ubuntu24.04", platform="linux/amd64") == (
-        f"CUDA 12.8, torch {T128}, source wheel, base ubuntu24.04, variant runtime cannot be "
-        "built: base ubuntu24.04 has no image for CUDA 12.8"
-    )
-    assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"
-
-
 def test_an_architecture_that_the_compiler_lacks_is_left_out(config: Config) -> None:
     older = replace(
         config,

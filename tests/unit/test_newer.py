@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import io
 import json
@@ -18,21 +17,18 @@ import pytest
 import yaml
 
 from tests.servers import closed_port, web_server
-from tests.unit.test_facts import STABLE, TENSOR, compiled, dated, torch
+from tests.unit.test_facts import STABLE, TENSOR, dated, torch
 from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.edit import with_releases
-from torch_images.config.extras import Extra
 from torch_images.config.release import Facts, Fit
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.newer import held_back, newer, newer_torch, out_of_reach
+from torch_images.fetch.newer import held_back, newer, newer_torch
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
-from torch_images.locks.wheels import LockedWheel, WheelLock
 
 LISTING = b'<a href="redistrib_12.8.0.json">x</a> <a href="redistrib_12.8.9.json">x</a>'
 LISTING += (
@@ -86,9 +82,7 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     silent = f"http://127.0.0.1:{closed_port()}"
     with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
         found, unknown = (
-            list(
-                newer(replace(config, archives=archives), Network(index=f"{url}/simple"), Runner())
-            )
+            list(newer(replace(config, archives=archives), Network(index=f"{url}/simple")))
             for archives in (f"{url}/redist", silent)
         )
     detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
@@ -98,56 +92,6 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
-
-
-def test_an_extra_whose_newest_needs_a_torch_that_is_not_listed(
-    config: Config, tmp_path: Path
-) -> None:
-    """VLLM 9 does, and so would every extra beside a torch that is simply newer."""
-    wheels = [
-        with_toolkit(torch(tmp_path, version, TENSOR, STABLE), tmp_path, "13.0.3")
-        for version in ("2.13.0", "2.14.7", "2.99.0")
-    ]
-    wheels += [
-        make_wheel(tmp_path, "cuda-toolkit", "13.0.3"),
-        make_wheel(tmp_path, "cuda-python", "13.1.0"),
-        compiled(tmp_path, "vllm", "0.21.0", b"", "torch==2.13.0"),
-        compiled(tmp_path, "vllm", "9.0", b"", "torch==2.14.7"),
-        compiled(tmp_path, "torchao", "9.0", b"", "torch"),
-    ]
-    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, _):
-        network = Network(index=f"{url}/simple")
-        [found] = out_of_reach(config, ("2.99.0",), network, Runner())
-        more = replace(extra_of(config, "vllm"), torch=(("13.0", ("2.14.7",)),))
-        listed = replace(config, extras=(more,))
-        assert list(out_of_reach(listed, ("2.99.0",), network, Runner())) == []
-    assert (found.lock, found.name, found.version != "none") == ("images.yaml", "vllm", True)
-    assert found.state == NEWER
-    assert found.detail.startswith(
-        "-> 9.0, out of reach: vllm 9.0 needs torch==2.14.7, which images.yaml does not list for "
-        "CUDA 13.0; "
-    )
-
-
-def extra_of(config: Config, name: str) -> Extra:
-    return next(extra for extra in config.extras if extra.name == name)
-
-
-def lock(**versions: str) -> WheelLock:
-    wheels = (
-        LockedWheel(name=n.replace("_", "-"), version=v, filename="", size=0, sha256="")
-        for n, v in versions.items()
-    )
-    return WheelLock(
-        name="x", date=dt.date(2026, 1, 1), python="3.11", request=(), wheels=tuple(wheels)
-    )
-
-
-def test_the_cuda_of_a_release_is_that_of_its_libraries() -> None:
-    assert lock(cuda_toolkit="13.2.1", nvidia_cuda_runtime="13.2.80").cuda == "13.2"
-    assert lock(nvidia_cuda_runtime="13.0.96").cuda == "13.0"
-    assert lock(nvidia_cuda_runtime_cu12="12.8.90").cuda == "12.8"
-    assert lock(numpy="2.0").cuda == ""
 
 
 def test_the_end_of_life_rule(config: Config) -> None:
@@ -218,14 +162,6 @@ def test_a_review_names_what_changed(config: Config) -> None:
         "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64:"
         " vllm vllm==1 -> none: they require torch 9"
     )
-
-
-def test_a_review_compares_releases_of_one_platform(config: Config) -> None:
-    """The wheels for Arm processors have code for other architectures."""
-    arm = {"arches": (11, 12), "platform": "linux/arm64"}
-    before = replace(config, facts=(facts("2.14.0"), facts("2.14.0", **arm)))  # type: ignore[arg-type]
-    added = (facts("2.15.0"), facts("2.15.0", **arm))  # type: ignore[arg-type]
-    assert list(review(before, replace(before, facts=before.facts + added), ())) == []
 
 
 def changed(before: str, after: str) -> list[str]:
@@ -348,25 +284,6 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     ]
     again = upgrade(root, config, wheels)
     assert (again.returncode, again.stdout) == (0, "torch: nothing is newer\n")
-
-
-def test_locks_that_the_catalogue_no_longer_asks_for_are_removed(
-    root: Path, tmp_path: Path
-) -> None:
-    """The older release stays in the list, but the catalogue has images of the newest alone."""
-    config = small(root, tmp_path)
-    config.write_text(config.read_text().replace("keep: 1", "keep: 2"))
-    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
-    stale.write_text("x")
-    wheels = [
-        with_toolkit(torch(tmp_path, "2.99.0", TENSOR, STABLE), tmp_path),
-        make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
-    ]
-    done = upgrade(root, config, wheels)
-    assert done.returncode == 0, done.stderr
-    assert "torch: [2.15.0, 2.99.0]" in config.read_text()
-    assert "wheel-cu132-torch2.15.0-py313: removed" in done.stdout
-    assert not stale.exists()
 
 
 def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: Path) -> None:

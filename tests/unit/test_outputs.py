@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.releases import T130
 from tests.unit.fakes import FakeRunner, invoke
@@ -23,12 +21,11 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, UsageError
+from torch_images.errors import UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
-from torch_images.maintain import gc
 from torch_images.verify import identify
 
 CONTEXT = Context(
@@ -65,21 +62,9 @@ def added(folder: Path) -> None:
     (folder / "build/notes").write_text("mine")
 
 
-def linked(folder: Path) -> None:
-    write(folder)
-    shutil.move(folder / "build", folder.parent / "kept")
-    (folder / "build").symlink_to("../kept")
-
-
 def empty_folder_added(folder: Path) -> None:
     write(folder)
     (folder / "mine").mkdir()
-
-
-def forged(folder: Path) -> None:
-    (folder / "mine").mkdir(parents=True)
-    (folder / "mine/file").write_text("mine")
-    (folder / outputs.MARK).write_text(f"{'0' * 64}  mine/file\n")
 
 
 def mark_is_a_link(folder: Path) -> None:
@@ -97,9 +82,7 @@ def unmarked(folder: Path) -> None:
     [
         (edited, "Dockerfile"),
         (added, "build/notes"),
-        (linked, "build"),
         (empty_folder_added, "mine"),
-        (forged, "mine/file"),
         (mark_is_a_link, r"\.torch-images"),
         (unmarked, "Dockerfile"),
     ],
@@ -140,13 +123,10 @@ def test_new_empty_and_written_here(tmp_path: Path) -> None:
     ("named", "words"),
     [
         (".", "is the current folder, or above it"),
-        ("..", "is the current folder, or above it"),
         ("../here/sub/..", "is the current folder"),
         ("file", "file is not a folder"),
         ("link", "link is a link"),
-        ("loop/below", "cannot be written|not a folder"),
         ("sub", "sub has mine, which this program did not write"),
-        ("pipe", "pipe is not a folder"),
         ("/proc/torch-images", "/proc/torch-images cannot be written"),
         ("x" * 300, "cannot be written: File name too long"),
     ],
@@ -159,28 +139,13 @@ def test_where_nothing_is_written(
     (here / "sub/mine").write_text("mine")
     (here / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
-    os.mkfifo(here / "pipe")
-    for link, target in {
-        "link": "../empty",
-        "dangling": "nowhere",
-        "loop": "loop",
-        "to-file": "file",
-    }.items():
-        (here / link).symlink_to(target)
+    (here / "link").symlink_to("../empty")
     monkeypatch.chdir(here)
     before = listing(tmp_path)
     with pytest.raises(UsageError, match=words) as caught:
         write(named)
     assert "\n" not in str(caught.value)
     assert listing(tmp_path) == before
-
-
-def test_the_folder_above_need_not_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the way may be a link: many homes are."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "home").symlink_to("real")
-    write(tmp_path / "home/out")
-    assert (tmp_path / "real/out/Dockerfile").is_file()
 
 
 def test_what_fails_on_the_way_leaves_all_as_it_was(
@@ -208,20 +173,6 @@ def test_what_fails_on_the_way_leaves_all_as_it_was(
 def test_a_full_disk_is_the_disk(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full"), outputs.saying(tmp_path):
         raise OSError(errno.ENOSPC, "full")
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_any_list_is_read(text: str) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch, "out")
-        folder.mkdir()
-        (folder / outputs.MARK).write_text(text)
-        (folder / "mine").write_text("mine")
-        with pytest.raises(UsageError):
-            outputs.claim(folder)
-        assert (folder / "mine").read_text() == "mine"
 
 
 def test_wheels_are_refused_before_hours_of_compiling(
@@ -274,20 +225,19 @@ def result(root: Path, tmp_path: Path) -> Path:
     return folder / "result.json"
 
 
-@pytest.mark.parametrize("name", ["README.md", "gemm.svg", "notes.txt"])
-@pytest.mark.parametrize("first", [True, False], ids=["before", "edited"])
+@pytest.mark.parametrize(("name", "first"), [("README.md", False), ("notes.txt", True)])
 def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool) -> None:
     """An edited README.md was replaced, and a folder of the user's was filled."""
     folder = result.parent / "report"
     if not first:
-        bench_tasks._write(result.read_text(), folder)
+        bench_tasks._write(result, folder)
     folder.mkdir(exist_ok=True)
     (folder / name).write_text("# mine\n")
     before = listing(result.parent)
     with pytest.raises(
         UsageError, match=f"has {name}, which this program did not write; name a new"
     ):
-        bench_tasks._write(result.read_text(), folder)
+        bench_tasks._write(result, folder)
     assert listing(result.parent) == before
 
 
@@ -325,16 +275,6 @@ def test_a_benchmark_is_refused_before_it_measures(
     assert "has result.json, which this program did not write" in done.stderr
 
 
-def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
-    """TORCH_IMAGES_CACHE may name a home with folders of these names in it."""
-    for name in ("sources/pytorch", "archives/taxes-2025.tar", "tools/bin", "debs/mine.deb"):
-        (tmp_path / name).mkdir(parents=True)
-    ours = tmp_path / "sources" / f"torch-{'a' * 40}"
-    ours.mkdir()
-    (tmp_path / "sources" / f"torch-{'b' * 40}").symlink_to(ours)
-    assert [item.path for item in gc.cache(tmp_path)] == [ours]
-
-
 def test_a_benchmark_that_broke_off_keeps_what_it_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,12 +292,3 @@ def test_a_benchmark_that_broke_off_keeps_what_it_found(
     bench_tasks._keep_part(cast("Any", Broken()), folder)
     assert (folder / "result.json.part").read_text() == "the user's"
     assert (folder / "result.json.part2").read_bytes() == b"{}"
-
-
-def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:
-    class Empty:
-        def read(self, path: str) -> bytes:
-            raise EngineError("the container has no file")
-
-    bench_tasks._keep_part(cast("Any", Empty()), tmp_path / "new")
-    assert not (tmp_path / "new").exists()

@@ -20,7 +20,7 @@ from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
 from torch_images.host.network import Network
 from torch_images.layers.make import ReadyLayer, making
-from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, Wanted
+from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, ParentRequest
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import layout_digest, write_layout
 
@@ -98,10 +98,10 @@ def made(tmp_path: Path, engine: StandInEngine | None = None) -> ParentImages:
 
 
 def contexts(
-    parents: ParentImages, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
+    parents: ParentImages, groups: Mapping[str, Layers], base: Layout, *, compiles: bool
 ) -> dict[str, str]:
     """Those of one image."""
-    wanted = Wanted(groups=groups, base=base, compiles=compiles)
+    wanted = ParentRequest(groups=groups, base=base, compiles=compiles)
     return parents.contexts({"image": wanted})["image"]
 
 
@@ -136,8 +136,6 @@ def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> N
         found = contexts(parents, groups, base, compiles=True)
         assert found.keys() == {"parent", "libraries"}
         assert contexts(parents, groups, base, compiles=False).keys() == {"parent"}
-        copied = contexts(parents, groups, None, compiles=False)
-        assert copied.keys() == {"wheels-cuda", "wheels-python"}
 
 
 def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: Path) -> None:
@@ -190,7 +188,7 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
     with layers_of(tmp_path, "one", "two") as (one, two):
         groups: list[dict[str, Layers]] = [{"cuda": [one]}, {"cuda": [two]}]
         wanted = {
-            name: Wanted(groups=held, base=base, compiles=False)
+            name: ParentRequest(groups=held, base=base, compiles=False)
             for name, held in zip("ab", groups, strict=True)
         }
         found = made(tmp_path, Engine()).contexts(wanted)
@@ -204,7 +202,7 @@ def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path)
     failed.set_exception(LockError("not the file"))
     engine = StandInEngine()
     wanted = {
-        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
+        name: ParentRequest(groups={"cuda": [layer]}, base=base, compiles=False)
         for name, layer in (("a", never), ("b", failed))
     }
     with pytest.raises(LockError, match="not the file"):

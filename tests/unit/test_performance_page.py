@@ -66,7 +66,7 @@ def test_seconds_of_commands(name: str) -> None:
     rounds = measured("commands")
     assert len(rounds) == 3
     seconds = spread((one[f"{name} seconds"] for one in rounds), " s", 2)
-    line = rf"^\| `invoke (--)?{name}` \| `commands` \| {re.escape(seconds)} \|"
+    line = rf"^\| `\./inv (--)?{name}` \| `commands` \| {re.escape(seconds)} \|"
     assert re.search(line, PAGE, re.MULTILINE)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from invoke.program import Program
 
-import tasks
 from torch_images.build import labels
-from torch_images.cli import verb
+from torch_images.cli import program, verb
 from torch_images.publish.tag_rules import Manifest, TagTarget
 
 GPU = ("pick", "--gpu", "8xH100", "--driver", "R580", "--torch", "2.14.1")
@@ -21,7 +18,7 @@ GPU = ("pick", "--gpu", "8xH100", "--driver", "R580", "--torch", "2.14.1")
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def call(*words: str) -> str:
-        Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+        assert program.run(words) == 0
         return capsys.readouterr().out
 
     return call
@@ -49,16 +46,8 @@ def test_it_pulls_what_the_registry_has(
         asked.append(name)
         identifier = answer["id"] if there == "it" else "another"
         said = labels.read({"io.github.torch-images.id": identifier})
-        target = TagTarget.of("sha256:a", "2026-11-01", said)
-        one = Manifest(
-            platform="linux/amd64",
-            digest="sha256:a",
-            media_type="",
-            size=1,
-            created="",
-            labels=said,
-        )
-        return None if there == "nothing" else replace(target, manifests=(one,))
+        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=said)
+        return None if there == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
     first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()

@@ -26,7 +26,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.fetch.bootstrap import ReadyBase, command, repository
+from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, command, repository
 from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
@@ -69,7 +69,7 @@ def test_bytecode_is_made_by_the_python_of_the_image(
         )
         lock = dataclasses.replace(lock, debs=older)
     own, native_base = (
-        ReadyBase(lock=lock, contexts={}, digest=name) for name in ("own", "native")
+        ReadyBase(lock=lock, layout=Path(), digest=name) for name in ("own", "native")
     )
     workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
     engine = cast("Engine", SimpleNamespace(platform=lambda: AMD64))
@@ -274,11 +274,11 @@ def test_whose_python_makes_bytecode(
     builder: str,
     taken: str,
 ) -> None:
-    def base(_: object, lock: Any, **__: object) -> ReadyBase:
-        return ReadyBase(lock=lock, contexts={"base": lock.name}, digest="")
+    def base(_: object, __: object, lock: Any) -> ReadyBase:
+        return ReadyBase(lock=lock, layout=Path("/", lock.name), digest="d")
 
-    monkeypatch.setattr(prepare, "prepare_base", base)
-    monkeypatch.setattr(Engine, "info", lambda _: {"Architecture": machine})
+    monkeypatch.setattr(BaseMaker, "base", base)
+    monkeypatch.setattr(Engine, "platform", lambda _: of_machine(machine))
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     made = prepare.Preparer(
         config,
@@ -288,7 +288,7 @@ def test_whose_python_makes_bytecode(
         Engine(None),  # type: ignore[arg-type]
     )
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    assert made.parts(arm)[1].contexts()["native"] == taken
+    assert made.parts(arm)[1].contexts()["native"] == f"oci-layout:///{taken}@d"
     assert "native" not in made.parts(amd)[1].contexts()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import tasks
+from torch_images.cli import program
 from torch_images.host.runner import Runner
 
 
@@ -28,7 +28,7 @@ def test_hooks_are_the_lint_of_the_verb(root: Path, monkeypatch: pytest.MonkeyPa
         return 0
 
     monkeypatch.setattr(Runner, "interact", interact)
-    tasks.namespace["test"].body(None, fast=True)
+    assert program.run(["test", "--fast"]) == 0
     programs = str(Path(sys.executable).parent)
     lint = [
         [command[0].replace(programs, ".venv/bin"), *command[1:]]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.releases import T130
 
-START = "from torch_images.cli.program import installed; installed()"
+START = "from torch_images.cli.program import main; main()"
 
 
 @pytest.fixture

@@ -1,181 +1,374 @@
-"""Retries, and what is made of a registry's words; the rest is in tests/integration."""
+"""A verified image -> its names in a registry: what moves, in which order, and what stops it."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.releases import M130, T130
 from tests.unit.fakes import FakeRunner
-from torch_images.errors import NetworkError, TorchImagesError, UsageError
-from torch_images.publish.push import Transfer
-from torch_images.publish.registry import has_host, lookup, problem, published, retry
+from torch_images.build import labels
+from torch_images.build.plan import lock_image, plan_image
+from torch_images.config.choose import choose
+from torch_images.config.matrix import sisters
+from torch_images.config.types import Config
+from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed
+from torch_images.host.workspace import Workspace
+from torch_images.publish.datasheet import describe, save
+from torch_images.publish.push import in_engine, indexes, plan, push, send, unpublished
+from torch_images.publish.tag_rules import (
+    MOVES,
+    NEW,
+    STAYS,
+    THERE,
+    Manifest,
+    Move,
+    TagTarget,
+)
+from torch_images.verify.identify import VerifiedImage
+from torch_images.verify.verify import VerifyReport
 
-NAME = "ghcr.io/me/torch-cu130:sm120"
-INSPECT = "docker buildx imagetools inspect --format"
-# What buildx says of a published image, by the words that it is asked with.
-DESCRIBED = {
-    INSPECT: (
-        0,
-        f'{{"manifest": {{"digest": "sha256:{"a" * 64}"}}, "image": {{"config": {{"Labels": '
-        '{"io.github.torch-images.torch": "2.11.0", '
-        '"io.github.torch-images.compat": "580.95.05-0ubuntu1"}}}}',
-    ),
-    "docker buildx imagetools inspect --raw": (
-        0,
-        '{"config": {"digest": "x"}, "layers": [{"digest": "y", "size": 3}, '
-        '{"digest": "z", "size": 4}]}',
-    ),
-}
-
-
-class Failing:
-    """Fails as often as it is told, getting on with some of the attempts."""
-
-    def __init__(self, *gets_on: bool) -> None:
-        self.gets_on = list(gets_on)
-        self.done = 0
-
-    def __call__(self) -> str:
-        if not self.gets_on:
-            return "done"
-        self.done += self.gets_on.pop(0)
-        raise NetworkError("broken")
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+REPOSITORY = "r.io:5000/me/torch-cu130"
+FLOATING = (T130, M130, "latest")
+SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0", "python": "3.13.5"}
+Registry = dict[str, TagTarget]
 
 
-def tried(failing: Failing, retries: int) -> tuple[str, list[float]]:
-    waits: list[float] = []
-    try:
-        found = retry(
-            failing,
-            retries=retries,
-            say=lambda _: None,
-            progress=lambda: failing.done,
-            sleep=waits.append,
+@pytest.fixture(scope="module")
+def workspace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    folder = tmp_path_factory.mktemp("project")
+    return Workspace(root=root, cache=folder, network=Network(), locks=root / "locks", made=folder)
+
+
+@pytest.fixture(scope="module")
+def plain(config: Config) -> Config:
+    """A catalogue without images with the compat library."""
+    rows = tuple(row for row in config.catalogue if "compat" not in dict(row.values))
+    return dataclasses.replace(config, catalogue=rows)
+
+
+def verified(config: Config, workspace: Workspace, **axes: str) -> VerifiedImage:
+    spec = choose(config, **{"platform": AMD64, **axes})
+    planned = plan_image(config, lock_image(config, spec, workspace.locks), workspace.root)
+    info = ImageInfo(
+        id=f"sha256:{planned.identity}",
+        size=1,
+        labels=labels.write(config, planned),
+        config={},
+        created="2026-11-02T00:00:00Z",
+    )
+    seen = {**SEEN, **{f"arch {name}": "native" for name in spec.arches}}
+    report = VerifyReport(digest=info.id, id=spec.id, suite="", checks=(), observed=seen, seconds=1)
+    return VerifiedImage(plan=planned, info=info, report=report)
+
+
+@pytest.fixture(scope="module")
+def amd64(plain: Config, workspace: Workspace) -> VerifiedImage:
+    return verified(plain, workspace)
+
+
+@pytest.fixture(scope="module")
+def arm64(plain: Config, workspace: Workspace) -> VerifiedImage:
+    return verified(plain, workspace, platform=ARM64)
+
+
+def manifest(image: VerifiedImage, **changes: str) -> Manifest:
+    one = Manifest(
+        platform=image.plan.spec.platform.name,
+        digest=image.info.id,
+        created=image.info.created,
+        labels=labels.read(image.info.labels),
+    )
+    return dataclasses.replace(one, **changes)  # type: ignore[arg-type]
+
+
+def target(*images: Manifest) -> TagTarget:
+    digest = images[0].digest if len(images) == 1 else f"index of {len(images)}"
+    return TagTarget(digest=digest, manifests=images)
+
+
+def exact(image: VerifiedImage) -> str:
+    return labels.read(image.info.labels).version
+
+
+def registry(*images: VerifiedImage) -> Registry:
+    """A registry with just these images, under their immutable names."""
+    return {f"{REPOSITORY}:{exact(image)}": target(manifest(image)) for image in images}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A configuration and a workspace: what a push of an image would do."""
+
+    config: Config
+    workspace: Workspace
+
+    def plan(
+        self, image: VerifiedImage, held: Mapping[str, TagTarget], *, joins: bool = True
+    ) -> tuple[Move, ...]:
+        return plan(
+            self.config,
+            image,
+            "r.io:5000/me",
+            lookup=held.get,
+            workspace=self.workspace,
+            joins=joins,
         )
-    except NetworkError as error:
-        found = error.message
-    return found, waits
 
 
-def test_waits_grow_and_end() -> None:
-    assert tried(Failing(*[False] * 3), 3) == ("done", [1, 2, 4])
-    assert tried(Failing(*[False] * 4), 3) == ("broken", [1, 2, 4])
-    assert tried(Failing(*[False] * 9), 9)[1][-1] == 60
+@pytest.fixture(scope="module")
+def case(plain: Config, workspace: Workspace) -> Case:
+    return Case(plain, workspace)
 
 
-def test_whoever_gets_on_may_go_on() -> None:
-    assert tried(Failing(*[False, True] * 5), 2) == ("done", [1, 1] + [2, 1] * 4)
+def tags(moves: Sequence[Move]) -> list[str]:
+    return [move.reference.removeprefix(f"{REPOSITORY}:") for move in moves]
 
 
-def test_a_refusal_is_not_repeated() -> None:
-    def refused() -> None:
-        raise UsageError("no")
-
-    with pytest.raises(UsageError):
-        retry(refused, retries=9, say=lambda _: None, sleep=lambda _: pytest.fail("waited"))
+def states(moves: Sequence[Move]) -> list[str]:
+    return [move.state for move in moves]
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "said"),
-    [
-        ("status from PUT request to http://h/v2: 401 Unauthorized", UsageError, "login"),
-        ("denied: permission_denied: write_package", UsageError, "docker login ghcr.io"),
-        ("status from HEAD request to http://h/v2: 403 Forbidden", UsageError, "login"),
-        ("status from PUT request: 500 Internal Server Error", NetworkError, "again later"),
-        ("unexpected status from PUT request: 429 Too Many Requests", NetworkError, "again later"),
-        ("write tcp 127.0.0.1:404->127.0.0.1:403: connection reset by peer", NetworkError, "later"),
-        ("failed commit on ref: unexpected EOF", NetworkError, "again later"),
-        ("dial tcp: lookup ghcr.oi: no such host", NetworkError, "check its name"),
-        ("x509: certificate signed by unknown authority", UsageError, "x509"),
-        ("error getting credentials - err: 1, out: `my-password`", UsageError, "see credsStore"),
-    ],
-)
-def test_words_of_a_registry(text: str, kind: type[TorchImagesError], said: str) -> None:
-    found = problem(NAME, text)
-    assert type(found) is kind
-    assert said in str(found)
-    assert "my-password" not in str(found)
+# --- the plan -------------------------------------------------------------------------------------
 
 
-def test_who_holds_a_name() -> None:
-    inspect = "docker buildx imagetools inspect"
-    answer = (
-        f'{{"manifest": {{"digest": "sha256:{"a" * 64}"}}, '
-        '"image": {"created": "2026-11-02T00:00:00Z", '
-        '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0"}}}}'
+def test_plan_of_the_first_platform(case: Case, amd64: VerifiedImage) -> None:
+    moves = case.plan(amd64, {})
+    assert tags(moves) == [exact(amd64), *FLOATING]
+    assert states(moves) == [NEW] * 4
+    assert {move.digests for move in moves} == {(amd64.info.id,)}
+
+
+def test_plan_of_the_second_platform_joins_the_first(
+    case: Case, amd64: VerifiedImage, arm64: VerifiedImage
+) -> None:
+    held = registry(amd64)
+    held |= dict.fromkeys((f"{REPOSITORY}:{tag}" for tag in FLOATING), target(manifest(amd64)))
+    first, *others = case.plan(arm64, held)
+    assert first.digests == (arm64.info.id,)
+    assert states(others) == [MOVES] * 3
+    assert {move.digests for move in others} == {(amd64.info.id, arm64.info.id)}
+    held |= registry(arm64)
+    held |= dict.fromkeys(
+        (f"{REPOSITORY}:{tag}" for tag in FLOATING), target(manifest(amd64), manifest(arm64))
     )
-    found = lookup(NAME, FakeRunner({inspect: (0, answer)}))
-    assert found
-    assert (found.digest, found.torch, found.created) == (
-        *(f"sha256:{'a' * 64}", "2.11.0", "2026-11-02"),
+    for image in (amd64, arm64):
+        moves = case.plan(image, held)
+        assert states(moves) == [THERE] * 4
+        assert indexes(moves) == (f"{REPOSITORY}:{T130}@index of 2",)
+
+
+def test_plan_keeps_another_platform_until_it_is_pushed_anew(
+    case: Case, amd64: VerifiedImage, arm64: VerifiedImage
+) -> None:
+    old = manifest(arm64, digest="sha256:old", created="2026-11-01T00:00:00Z")
+    held = {f"{REPOSITORY}:{T130}": target(old)}
+    assert case.plan(amd64, held)[1].digests == (amd64.info.id, "sha256:old")
+    assert case.plan(amd64, {**held, **registry(arm64)})[1].digests[1] == arm64.info.id
+    # An older torch does not join.
+    older = dataclasses.replace(old, labels=dataclasses.replace(old.labels, torch="2.0.0"))
+    held = {f"{REPOSITORY}:{T130}": target(older)}
+    assert case.plan(amd64, held)[1].digests == (amd64.info.id,)
+
+
+def test_plan_without_the_locks_of_the_other_platform(
+    plain: Config, workspace: Workspace, amd64: VerifiedImage, tmp_path: Path
+) -> None:
+    case = Case(plain, dataclasses.replace(workspace, locks=tmp_path))
+    assert states(case.plan(amd64, {})) == [NEW] * 4
+
+
+def test_plan_in_an_engine_leaves_shared_tags(
+    case: Case, amd64: VerifiedImage, arm64: VerifiedImage
+) -> None:
+    moves = case.plan(amd64, registry(amd64, arm64), joins=False)
+    assert states(moves) == [THERE, *[STAYS] * 3]
+
+
+def test_plan_of_an_immutable_tag_with_another_image_is_refused(
+    case: Case, amd64: VerifiedImage
+) -> None:
+    held = {f"{REPOSITORY}:{exact(amd64)}": target(manifest(amd64, digest="sha256:x"))}
+    with pytest.raises(PublishError, match="never moves: it is sha256:x"):
+        case.plan(amd64, held)
+
+
+def test_latest_joins_the_image_with_compat_and_one_without_for_another_platform(
+    config: Config, workspace: Workspace
+) -> None:
+    case = Case(config, workspace)
+    amd64, compat = (verified(config, workspace, compat=word) for word in ("without", "with"))
+    arm64 = verified(config, workspace, platform=ARM64)
+    assert sisters(config, compat.plan.spec) == (arm64.plan.spec,)
+    held = registry(amd64, compat, arm64)
+
+    def joined(image: VerifiedImage) -> dict[str, set[str]]:
+        moves = case.plan(image, held)[1:]
+        return {tag: set(move.digests) for tag, move in zip(tags(moves), moves, strict=True)}
+
+    both, mixed = {amd64.info.id, arm64.info.id}, {compat.info.id, arm64.info.id}
+    assert joined(amd64) == {T130: both, M130: both}
+    own = {tag: {compat.info.id} for tag in (f"{T130}-compat", f"{M130}-compat", "compat")}
+    assert joined(compat) == {**own, "latest": mixed}
+    assert joined(arm64) == {T130: both, M130: both, "latest": mixed}
+
+
+def test_unpublished_are_images_that_their_tags_lack(
+    case: Case, amd64: VerifiedImage, arm64: VerifiedImage
+) -> None:
+    specs = [amd64.plan.spec, arm64.plan.spec]
+    floating = f"{REPOSITORY}:{T130}"
+
+    def lacking(held: Registry, *, small: bool = False) -> list[str]:
+        found = unpublished(
+            *(case.config, specs, "r.io:5000/me"),
+            lookup=held.get,
+            workspace=case.workspace,
+            small=small,
+        )
+        return [name.removeprefix(f"{REPOSITORY}:") for _, name in found]
+
+    both, held = [exact(amd64), exact(arm64)], registry(amd64, arm64)
+    assert lacking({}) == lacking(held) == both
+    assert lacking({**held, floating: target(manifest(amd64))}) == both[1:]
+    everything = {**held, floating: target(manifest(amd64), manifest(arm64))}
+    assert lacking(everything) == []
+    assert lacking(everything, small=True) == [f"{name}-small" for name in both]
+
+
+def test_in_engine(amd64: VerifiedImage) -> None:
+    class Stub(Engine):
+        def __init__(self) -> None:
+            pass
+
+        def inspect(self, image: str) -> ImageInfo:
+            if image != "here":
+                raise UsageError("no image")
+            return amd64.info
+
+    held = in_engine("here", Stub())
+    assert held
+    assert (held.digest, held.torch, held.created) == (amd64.info.id, T130, "2026-11-02")
+    assert in_engine("gone", Stub()) is None
+
+
+# --- carrying it out ------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A registry to which another machine pushes `late`, after `after` of our own names."""
+
+    def __init__(self, case: Case, image: VerifiedImage, *images: Manifest) -> None:
+        self.case, self.image, self.images = case, image, {m.digest: m for m in images}
+        self.held: Registry = {}
+        self.late: Registry = {}
+        self.after = 0
+        self.did: list[str] = []
+
+    def look(self) -> tuple[Move, ...]:
+        return self.case.plan(self.image, self.held)
+
+    def send(self, move: Move) -> None:
+        self.did += tags([move])
+        self.held[move.reference] = target(*(self.images[digest] for digest in move.digests))
+        if len(self.did) == self.after:
+            self.held |= self.late
+
+
+@pytest.fixture
+def shelf(case: Case, amd64: VerifiedImage, arm64: VerifiedImage) -> Shelf:
+    return Shelf(case, amd64, manifest(amd64), manifest(arm64))
+
+
+def test_push_moves_the_immutable_name_first_and_latest_last(shelf: Shelf) -> None:
+    moves, now = push(shelf.look, shelf.send)
+    assert shelf.did == [exact(shelf.image), *FLOATING]
+    assert (states(moves), states(now)) == ([NEW] * 4, [THERE] * 4)
+    again, _ = push(shelf.look, shelf.send)
+    assert states(again) == [THERE] * 4
+    assert len(shelf.did) == 4
+
+
+@pytest.mark.parametrize(("after", "transfers"), [(1, 4), (4, 7)])
+def test_push_joins_a_platform_that_comes_meanwhile(
+    shelf: Shelf, arm64: VerifiedImage, after: int, transfers: int
+) -> None:
+    shelf.late, shelf.after = registry(arm64), after
+    moves, now = push(shelf.look, shelf.send)
+    assert len(shelf.did) == transfers
+    assert states(moves) == [NEW] * 4
+    assert shelf.held[f"{REPOSITORY}:latest"].digests == (shelf.image.info.id, arm64.info.id)
+    assert indexes(now) == (f"{REPOSITORY}:{T130}@index of 2",)
+
+
+def test_push_of_an_image_that_does_not_arrive_moves_no_floating_name(shelf: Shelf) -> None:
+    did: list[str] = []
+    with pytest.raises(VerifyError, match="is not in the registry after its push"):
+        push(shelf.look, lambda move: did.append(move.reference))
+    assert did == [f"{REPOSITORY}:{exact(shelf.image)}"]
+
+
+class Docker(FakeRunner):
+    """Docker's client, which fails with a message, or does not."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__()
+        self.message = message
+
+    def stream(
+        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
+    ) -> Completed:
+        self.commands.append(list(command))
+        return Completed(int(bool(self.message)), self.message)
+
+
+class Tagging(Engine):
+    def __init__(self) -> None:
+        self.tagged: list[tuple[str, str, str]] = []
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        self.tagged.append((image, repository, tag))
+
+
+def test_send_pushes_one_image_and_joins_several() -> None:
+    engine, docker = Tagging(), Docker()
+    send(Move(reference=f"{REPOSITORY}:a", state=NEW, digests=("sha256:1",)), engine, docker)
+    assert engine.tagged == [("sha256:1", REPOSITORY, "a")]
+    send(
+        Move(reference=f"{REPOSITORY}:b", state=NEW, digests=("sha256:1", "sha256:2")),
+        engine,
+        docker,
     )
-    assert lookup(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
-    with pytest.raises(NetworkError, match=r"ghcr.io could not be reached: connection refused"):
-        lookup(NAME, FakeRunner({inspect: (1, "ERROR: connection refused")}))
-
-
-def test_which_names_are_a_registrys() -> None:
-    digest = f"sha256:{'a' * 64}"
-    for image in ("ghcr.io/me/x:sm120", "127.0.0.1:5000/me/torch-cu130", "localhost/torch-cu130"):
-        assert has_host(image)
-    for image in (
-        *("torch-cu130:sm120", "me/torch-cu130:sm120", "cu130-sm120-torch2.14.1-trixie-runtime"),
-        *(digest, f"torch-cu130@{digest}"),
-    ):
-        assert not has_host(image)
-
-
-def test_what_a_registry_says_of_a_published_image() -> None:
-    found = published(NAME, FakeRunner(DESCRIBED))
-    assert (found.digest, found.size) == (f"sha256:{'a' * 64}", 7)
-    assert (found.labels.torch, found.labels.compat) == ("2.11.0", "580.95.05-0ubuntu1")
-    gone = {INSPECT: (1, f"ERROR: {NAME}: not found\n")}
-    with pytest.raises(UsageError, match="is not in its registry"):
-        published(NAME, FakeRunner(gone))
-
-
-def test_a_text_that_is_no_reference_reaches_no_command() -> None:
-    for reference in (
-        *("ghcr.io/Me/x", "ghcr.io/me/x:", "ghcr.io/me/x@sha256:a", "-a.b/x", "a.b/x y"),
-        *("a.b/../x", "a.b/x\n", "ghcr.io/", "me:secret@ghcr.io/x"),
-    ):
-        with pytest.raises(UsageError, match="is not the name of a published image") as caught:
-            published(reference, FakeRunner({}))
-        assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("580.95.05-0ubuntu1", "x", "its compat library is x, which is not a version"),
-        ("580.95.05-0ubuntu1", "580", "its compat library is 580, which is not a version"),
-        ('"size": 3', '"size": -3', "a layer has an impossible size"),
-        ('"size": 3', '"size": 1e3', "'layers[0].size' is not a number"),
-        ('"size": 3', f'"size": {10**13}', "a layer has an impossible size"),
-        ('"2.11.0"', '"new"', "its torch is new, which is not a version"),
-        ("sha256:a", "sha256:/", "is not a digest"),
-    ],
-)
-def test_what_no_registry_should_say_of_an_image(old: str, new: str, said: str) -> None:
-    answers = {key: (code, text.replace(old, new)) for key, (code, text) in DESCRIBED.items()}
-    assert answers != DESCRIBED
-    with pytest.raises(NetworkError) as caught:
-        published(NAME, FakeRunner(answers))
-    assert said in str(caught.value)
-
-
-def test_a_transfer_counts_bytes_and_layers() -> None:
-    shown: list[tuple[int, int]] = []
-    transfer = Transfer(lambda sent, size: shown.append((sent, size)))
-    events: list[dict[str, Any]] = [
-        {"status": "Pushing", "id": "a", "progressDetail": {"current": 10, "total": 100}},
-        {"status": "Pushing", "id": "b", "progressDetail": {"current": 5, "total": 50}},
-        {"status": "Layer already exists", "id": "c", "progressDetail": {}},
-        {"status": "Pushed", "id": "a", "progressDetail": {}},
-        {"status": "tag: digest: sha256:x size: 1"},
+    assert len(engine.tagged) == 1
+    create = f"docker buildx imagetools create --tag={REPOSITORY}:b"
+    assert [" ".join(command) for command in docker.commands] == [
+        f"docker push {REPOSITORY}:a",
+        f"{create} {REPOSITORY}@sha256:1 {REPOSITORY}@sha256:2",
     ]
-    for event in events:
-        transfer(event)
-    assert shown == [(10, 100), (15, 150), (15, 150), (105, 150), (105, 150)]
-    assert transfer.done == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "error"), [("denied: no right", UsageError), ("x\nunexpected EOF", NetworkError)]
+)
+def test_send_that_fails(message: str, error: type[Exception]) -> None:
+    move = Move(reference=f"{REPOSITORY}:a", state=NEW, digests=("sha256:1",))
+    with pytest.raises(error):
+        send(move, Tagging(), Docker(message))
+
+
+def test_datasheet_is_saved_by_its_digest(arm64: VerifiedImage, workspace: Workspace) -> None:
+    names = (f"{REPOSITORY}:latest@sha256:1",)
+    sheet = describe(arm64, commit="f" * 40, indexes=names)
+    assert (sheet["platform"], sheet["indexes"]) == (ARM64, list(names))
+    assert "torch" in sheet["packages"]["python"]
+    save(sheet, workspace)
+    file = workspace.output / "datasheets" / f"{arm64.info.id.replace(':', '-')}.md"
+    assert f"| Commit | `{'f' * 40}` |" in file.read_text()

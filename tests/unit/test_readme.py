@@ -45,7 +45,7 @@ def test_a_command_runs(command: str, root: Path, tmp_path: Path) -> None:
         **os.environ,
         "PYTHONPATH": str(root),
         "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{root.as_uri()}.insteadOf",
+        "GIT_CONFIG_KEY_0": f"url.{root}.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/torch-images/torch-images",
     }
     done = subprocess.run(

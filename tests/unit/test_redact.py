@@ -7,13 +7,11 @@ import io
 import itertools
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -23,87 +21,53 @@ from torch_images.errors import CommandError, NetworkError, TorchImagesError
 from torch_images.fetch.download import read
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.loopback import serving
-from torch_images.host.network import Network, detect
+from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.wheels import LockedWheel
 from torch_images.redact import SHORTEST, Lines, Redactor, stream
 
-ODD = "p@s/s#w%rd?&=:+~'\"\\é"  # every character that URLs, shells, JSON or CSV treat specially
-# Variables whose value is a URL with a user's name and password.
 URLS = (
-    *("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
-    *("TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR"),
-    *("DOCKER_HOST", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"),
-    "CCACHE_REMOTE_STORAGE",
+    *("UV_DEFAULT_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "TORCH_IMAGES_MIRROR"),
+    *("DOCKER_HOST", "HTTP_PROXY", "https_proxy", "CCACHE_REMOTE_STORAGE"),
 )
 # Variables whose value is the secret.
 PLAIN = (
-    "RUNPOD_API_KEY",
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-    *("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "TENCENTCLOUD_SECRET_KEY", "TENCENTCLOUD_SECRET_ID"),
-    *("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"),
-    *("UV_INDEX_MINE_PASSWORD", "UV_PUBLISH_TOKEN", "REGISTRY_PASSWORD", "DOCKER_PASSWORD"),
-    *("HF_TOKEN", "JUPYTER_PASSWORD"),
+    *("RUNPOD_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("TENCENTCLOUD_SECRET_ID", "GITHUB_TOKEN", "REGISTRY_PASSWORD", "AZURE_CONNECTION_STRING"),
 )
 CACHES = (
     "type=s3,region=x,bucket=b,access_key_id={},name=n",
     "type=s3,region=x,bucket=b,secret_access_key={},name=n",
-    "type=s3,region=x,bucket=b,session_token={}",
     "type=gha,scope=s,token={}",
-    "type=azblob,account_url=https://a.example,secret_access_key={},name=n",
 )
 
 
-def spellings(secret: str) -> tuple[str, ...]:
-    """A secret as URLs, JSON, Python and shells show it."""
-    return (
-        secret,
-        quote(secret),
-        quote(secret, safe=""),
-        re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        repr(secret)[1:-1],
-        shlex.quote(secret).removeprefix("'").removesuffix("'"),
-    )
-
-
 @pytest.mark.parametrize("name", URLS)
-@pytest.mark.parametrize("password", ["hunter2", ODD, quote(ODD, safe="")])
-def test_no_url_of_a_variable_shows_its_password(name: str, password: str) -> None:
-    hide = Redactor.of({name: f"https://me:{password}@host.example/path"})
-    for spelt in spellings(password):
+@pytest.mark.parametrize("scheme", ["https://", ""])
+def test_no_url_of_a_variable_shows_its_password(name: str, scheme: str) -> None:
+    hide = Redactor.of({name: f"{scheme}me:p%40ss%2Fword@host.example/path"})
+    for spelt in ("p%40ss%2Fword", "p@ss/word"):
         shown = hide(f"error: 403 for url: https://me:{spelt}@host.example/path; or '{spelt}'")
-        assert shown.startswith("error: 403 for url: https://***@host.example/path; or '***'")
-    header = base64.b64encode(f"me:{password}".encode()).decode()
-    if "%" not in password:
-        assert hide(f"sent {header}") == "sent ***"
+        assert shown == "error: 403 for url: https://***@host.example/path; or '***'"
+    header = base64.b64encode(b"me:p@ss/word").decode()
+    assert hide(f"sent {header}") == "sent ***"
 
 
 @pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("secret", ["hunter2", ODD])
-def test_no_variable_that_is_a_secret_is_shown(name: str, secret: str) -> None:
-    hide = Redactor.of({name: secret})
-    for spelt in spellings(secret):
-        assert hide(f"it said: {spelt}, so") == "it said: ***, so"
+def test_no_variable_that_is_a_secret_is_shown(name: str) -> None:
+    assert Redactor.of({name: "p@s/s#w%rd"})("it said: p@s/s#w%rd, so") == "it said: ***, so"
 
 
 @pytest.mark.parametrize("option", CACHES)
-@pytest.mark.parametrize("secret", ["hunter2", "a/b+c==", "pässwort"])
-def test_no_option_of_a_cache_is_shown(option: str, secret: str) -> None:
-    words = ["invoke", "build", "--cache-to", option.format(secret)]
-    assert secret not in Redactor()(shlex.join(words))
-    hide = Redactor.of({}, words)
-    for spelt in spellings(secret):
-        assert hide(f"it said: {spelt}, so") == "it said: ***, so"
-    quoted = f'type=s3,"secret_access_key={secret},{secret}",region=x'  # CSV, as buildx has it
-    assert Redactor.of({}, [quoted])(f"it said: {secret},{secret}") == "it said: ***"
+def test_no_option_of_a_cache_is_shown(option: str) -> None:
+    words = ["invoke", "build", "--cache-to", option.format("a/b+c==")]
+    assert "a/b+c==" not in Redactor()(shlex.join(words))
+    assert Redactor.of({}, words)("it said: a/b+c==, so") == "it said: ***, so"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("reproduce", "x", "--repository", "https://me:hunter2@git.example/x"),
         ("lock", "--mirror", "deb [trusted=yes] http://me:hunter2@m/debian bookworm main"),
         ("lock", "--mirror=http://me:hunter2@m/debian"),
         ("build", "--torch-source", "https://hunter2@git.example/x"),
@@ -119,10 +83,9 @@ def test_registry_credentials() -> None:
     auth = base64.b64encode(b"me:hunter2").decode()
     config = json.dumps({"auths": {"r.example": {"auth": auth}, "s": {"identitytoken": "abcdefg"}}})
     hide = Redactor.of({"DOCKER_AUTH_CONFIG": config})
-    assert hide(f"{auth} hunter2 abcdefg r.example") == "*** *** *** r.example"
-    for said in (config, json.dumps(config), f"Authorization: Basic {auth}"):
-        assert auth not in Redactor()(said)
-        assert "abcdefg" not in Redactor()(said)
+    assert hide(f"{auth} abcdefg r.example") == "*** *** r.example"
+    for text in (config, f"Authorization: Basic {auth}"):
+        assert auth not in Redactor()(text)
 
 
 def test_a_secret_of_many_lines() -> None:
@@ -165,27 +128,6 @@ def test_short_values_are_hidden_where_they_are_marked() -> None:
 def test_a_url_that_is_cut_off() -> None:
     for end in ("hun", "hunter2", "hunter2@", "hun/ter"):
         assert "hun" not in Redactor()(f"for url: http://me:{end}")
-
-
-@pytest.mark.parametrize("mark", "/@?#")
-def test_each_piece_of_a_password_that_was_not_encoded(mark: str) -> None:
-    """Whoever reads the URL then takes a piece for a port, a host or a path, and names it alone."""
-    hide = Redactor.of({"HTTPS_PROXY": f"http://me:hunter22{mark}trustno1@host:80/path"})
-    for piece in ("hunter22", "trustno1"):
-        assert hide(f"no port: '{piece}'") == "no port: '***'"
-        assert hide(f"cannot resolve {piece}@host:80") == "cannot resolve ***@host:80"
-    assert "hunter22" not in hide(
-        f"http://me:hunter22{mark}trustno1@[::1/x http://me:hunter22@[::1/x"
-    )
-
-
-@given(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Z")), min_size=SHORTEST))
-def test_any_password_of_a_url(password: str) -> None:
-    url = f"https://me:{quote(password, safe='')}@host/simple"
-    hide = Redactor.of({"UV_DEFAULT_INDEX": url})
-    assert hide(url) == "https://***@host/simple"
-    for spelt in spellings(password):
-        assert hide(f"<{spelt}>") == "<***>"
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -242,7 +184,7 @@ def test_the_output_of_a_streamed_command(
     assert capfd.readouterr().err == "one ***\nhttp://***@h***\n"
 
 
-@pytest.mark.parametrize("status", [401, 403, 407, 500])
+@pytest.mark.parametrize("status", [401, 500])
 def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the real clients, which put the whole URL into what they raise."""
     monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
@@ -271,61 +213,27 @@ def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.Monk
         assert base64.b64encode(b"me:hunter2").decode() not in text
 
 
-@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "HTTPS_PROXY", "TORCH_IMAGES_SOURCE_MIRROR"])
-@pytest.mark.parametrize("url", ["http://me:hun/ter2@h", "http://[::1", "http://me:hun#ter@h:80"])
-def test_what_is_no_url_is_named_and_not_shown(name: str, url: str) -> None:
-    with pytest.raises(TorchImagesError) as caught:
-        detect({name: url})
-    assert str(caught.value).startswith(f"{name} is not a URL; correct it")
-    assert "hun" not in str(caught.value)
-
-
-OURS = """\
-import tasks
-from torch_images.cli import collection, program
-collection.namespace = tasks.namespace
+FAILING = """\
+import os, sys
+from torch_images.cli import options, program, verb
+def fail(_):
+    print(os.environ["A_TOKEN"])
+    print(os.environ["A_TOKEN"], file=sys.stderr)
+    raise RuntimeError("for url: http://me:x@host", os.environ["A_TOKEN"])
+program.VERBS = {"fail": verb.verb(options.Options, example="")(fail)}
 program.main()
 """
 
 
-@pytest.mark.parametrize("start", [["-c", OURS], ["-m", "invoke"]])
-def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: list[str]) -> None:
-    """Of an error that nobody foresaw, such as one in a tasks.py; what is printed, too."""
-    (tmp_path / "tasks.py").write_text(
-        "import os, sys\n"
-        "from torch_images.cli.program import adopt\n"
-        "adopt()\n"
-        "from invoke.collection import Collection\n"
-        "from torch_images.cli import options, verb\n"
-        "@verb.verb(options.Options)\n"
-        "def fail(_):\n"
-        "    '''Fail.'''\n"
-        "    print(os.environ['A_TOKEN'])\n"
-        "    print(os.environ['A_TOKEN'], file=sys.stderr)\n"
-        "    raise RuntimeError('for url: http://me:x@host', os.environ['A_TOKEN'])\n"
-        "namespace = Collection(fail)\n"
-    )
-    env = {**os.environ, "A_TOKEN": "hunter2", "PYTHONPATH": str(root)}
-    command = [sys.executable, *start, "fail"]
+def test_a_traceback_and_a_print_show_no_secret(root: Path) -> None:
     done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stdout == "***\n"
-    assert done.stderr.startswith("***\nTraceback")
-    assert done.stderr.endswith("RuntimeError: ('for url: http://***@host', '***')\n")
-
-
-def test_as_a_filter(root: Path) -> None:
-    command = [sys.executable, "-m", "torch_images.redact"]
-    env = {**os.environ, "A_TOKEN": "hunter2"}
-    done = subprocess.run(
-        command,
-        check=True,
+        [sys.executable, "-c", FAILING, "fail"],
         cwd=root,
-        env=env,
-        input="a hunter2\nhttp://a:b@h\n",
+        env={**os.environ, "A_TOKEN": "hunter2"},
         capture_output=True,
         text=True,
+        check=False,
     )
-    assert done.stdout == "a ***\nhttp://***@h\n"
+    assert (done.returncode, done.stdout) == (1, "***\n")
+    assert done.stderr.startswith("***\nTraceback")
+    assert done.stderr.endswith("RuntimeError: ('for url: http://***@host', '***')\n")

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.fakes import on_an_image
 from torch_images.build import labels
 from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
@@ -75,17 +74,6 @@ def test_every_image_renders(config: Config, root: Path) -> None:
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", tag)
         names.add((spec.repository, tag))
     assert len(names) == len(matrix(config))
-
-
-def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: Path) -> None:
-    image = on_an_image(config, root)
-    steps = instructions(render(config, image.spec, image.lock, root).dockerfile)
-    assert steps[0].startswith("FROM nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:5555")
-    assert "from=debs,target=/run/debs" in steps[1]
-    assert steps[1].endswith("/run/build/install-packages /run/debs")
-    copied = [s for s in steps if s.startswith("COPY ")]
-    names = ("cuda", "torch", "triton", "python")
-    assert copied == [f"COPY --link --from=wheels-{name} / /" for name in names]
 
 
 def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:

@@ -55,16 +55,6 @@ def test_a_file_of_the_same_image_is_not_read_again(workspace: Workspace) -> Non
     assert images.read == ["sha256:1", "sha256:2"]
 
 
-def test_a_file_that_was_changed_is_written_again(workspace: Workspace) -> None:
-    images = Images()
-    path = sbom.save("sha256:1", "cu130", workspace, cast("Engine", images))
-    for spoil in (lambda: path.write_text("{}"), path.unlink):
-        spoil()
-        sbom.save("sha256:1", "cu130", workspace, cast("Engine", images))
-        assert serial("sha256:1") in path.read_text()
-    assert len(images.read) == 3
-
-
 def part(purl: str, name: str, version: str) -> dict[str, Any]:
     facts = {"type": "library", "bom-ref": purl, "purl": purl, "name": name, "version": version}
     return {**facts, "hashes": [{"alg": "SHA-256", "content": "a" * 64}]}
@@ -157,9 +147,7 @@ def test_the_bill_of_a_derived_image_is_of_what_is_installed(
     ]
 
 
-@pytest.mark.parametrize(
-    "said", [[], {}, "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}]
-)
+@pytest.mark.parametrize("said", [[], "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}])
 def test_an_image_that_says_nothing_of_use(said: object) -> None:
     with pytest.raises(VerifyError, match=r"^mine: its installed packages cannot be listed: "):
         bill_of(said)
@@ -179,7 +167,7 @@ def test_nothing_of_a_foreign_image_reaches_the_terminal_raw() -> None:
     assert f"{said[0]}{caught.value}".isprintable()
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "{", '"\\u001b[2J"'])
+@pytest.mark.parametrize("text", ["[" * 100_000, '"\\u001b[2J"'])
 def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace: Workspace) -> None:
     image = Derived(BASE, INSTALLED)
     image.bill = text
@@ -190,13 +178,6 @@ def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace:
         with pytest.raises(VerifyError, match="is not valid CycloneDX") as caught:
             use()
         assert str(caught.value).isprintable()
-
-
-def test_what_a_foreign_image_says_of_itself_may_be_deep() -> None:
-    image = Derived(BASE, INSTALLED)
-    image.installed = "[" * 100_000
-    with pytest.raises(VerifyError, match="its installed packages cannot be listed"):
-        sbom.read("mine", cast("Engine", image), print)
 
 
 def test_a_bill_that_is_not_ours() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torch_images.host import scratch as module
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree, scratch
+from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, remove_tree, scratch
 
 HOLDS = """
 import sys, time
@@ -84,19 +84,19 @@ def test_what_was_not_made_here_stays(tmp_path: Path) -> None:
     """/var/tmp is everybody's: folders of such names, links, and folders of other users."""
     (tmp_path / "torch-images-mine").mkdir()
     (tmp_path / "far").mkdir()
-    (tmp_path / "far" / HELD).touch()
+    (tmp_path / "far" / LOCK_FILE).touch()
     room = tmp_path / "room"
     (room / "torch-images-data").mkdir(parents=True)
     (room / "torch-images-link").symlink_to(tmp_path / "far")
     (room / "torch-images-odd").mkdir()
-    (room / "torch-images-odd" / HELD).symlink_to(tmp_path / "far" / HELD)
+    (room / "torch-images-odd" / LOCK_FILE).symlink_to(tmp_path / "far" / LOCK_FILE)
     assert left_behind(room) == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
 def test_what_another_user_left_stays(tmp_path: Path) -> None:
     (tmp_path / "torch-images-x").mkdir()
-    (tmp_path / "torch-images-x" / HELD).touch()
+    (tmp_path / "torch-images-x" / LOCK_FILE).touch()
     assert left_behind(tmp_path) == (tmp_path / "torch-images-x",)
     shutil.chown(tmp_path / "torch-images-x", 12345)
     assert left_behind(tmp_path) == ()

@@ -24,9 +24,9 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
-from torch_images.host.scratch import HELD
+from torch_images.host.scratch import LOCK_FILE
 from torch_images.host.workspace import Workspace
-from torch_images.publish import pipeline
+from torch_images.pipeline import make as pipeline
 
 PATIENCE = 20  # seconds until a test gives up; nothing here takes one
 
@@ -56,7 +56,7 @@ class Baking(FakeRunner):
     ) -> Completed:
         self.both.wait(PATIENCE)
         [file] = [word.removeprefix("--file=") for word in command if word.startswith("--file=")]
-        assert Path(file).with_name(HELD).exists()  # `gc` leaves it while the build lives
+        assert Path(file).with_name(LOCK_FILE).exists()  # `gc` leaves it while the build lives
         targets = json.loads(Path(file).read_text())["target"]
         for name, target in targets.items():
             first = Path(target["context"], "Dockerfile").read_text().splitlines()[0]
@@ -76,7 +76,7 @@ def test_each_build_reads_its_own_files(
     """A bake file with a fixed name was the other build's, or gone, when bake read it."""
 
     def ready(_: Config, images: Sequence[LockedImage], *__: object, **___: object) -> Any:
-        base = ReadyBase(lock=images[0].lock.base, contexts={"base": "b"}, digest="sha256:2")
+        base = ReadyBase(lock=images[0].lock.base, layout=Path("/b"), digest="sha256:2")
         return tuple(images), {i.target: Parts(base=base, compat=None) for i in images}
 
     monkeypatch.setattr(building, "prepare_inputs", ready)

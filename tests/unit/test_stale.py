@@ -34,10 +34,11 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
-from torch_images.publish import ledger, stale
-from torch_images.publish.ledger import Line, State
-from torch_images.publish.pipeline import Made, Shown
-from torch_images.publish.stale import Outcome, StaleRun, to_build
+from torch_images.pipeline import stale
+from torch_images.pipeline.make import Made, Shown
+from torch_images.pipeline.stale import Outcome, StaleRun, to_build
+from torch_images.verify import ledger
+from torch_images.verify.ledger import Line, State
 
 TODAY = "2026-11-23"
 PATIENCE = 20  # seconds until a test gives up; nothing here takes one

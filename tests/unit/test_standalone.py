@@ -24,7 +24,7 @@ import zstandard
 from tests.libraries import library
 from tests.releases import T130
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner, invoke, on_an_image
+from tests.unit.fakes import FakeRunner, invoke
 from tests.unit.test_layers import FILES
 from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
@@ -32,12 +32,12 @@ from torch_images.build import standalone
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
 from torch_images.build.render import Context
-from torch_images.build.standalone import check_standalone, render_standalone, write_standalone
+from torch_images.build.standalone import render_standalone, write_standalone
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
-from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
@@ -65,10 +65,9 @@ def parts_of(plan: ImagePlan) -> Parts:
     """All that a build of an image would be given, at places that do not exist."""
     nowhere = Path("/nowhere")
     lock = plan.lock
-    contexts = {"base": "oci-layout:///b@sha256:0"}
-    added = ReadyBase(lock=lock.base, contexts={"debs": "/nowhere"}, digest="sha256:0")
+    added = ReadyDebs(lock=lock.base, folder=nowhere)
     return Parts(
-        base=ReadyBase(lock=lock.base, contexts=contexts, digest="sha256:0"),
+        base=ReadyBase(lock=lock.base, layout=nowhere, digest="sha256:0"),
         compat=ReadyCompat(folder=nowhere, note=NOTE),
         added=added if lock.extra_debs else None,
         toolkit=nowhere if lock.toolkit else None,
@@ -158,11 +157,6 @@ def test_what_it_says_of_itself(config: Config, root: Path) -> None:
     assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
 
 
-def test_what_cannot_be_one(config: Config, root: Path) -> None:
-    with pytest.raises(UsageError, match=r"base ubuntu24\.04 is a registry image"):
-        check_standalone(on_an_image(config, root))
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -202,11 +196,7 @@ class Ready:
             member.size, member.mode, member.uid = 4, 0o640, 7
             tar.addfile(member, io.BytesIO(b"root"))
         digest = write_layout(layout, layer, history="x")
-        base = ReadyBase(
-            lock=image.lock.base,
-            contexts={"base": f"oci-layout://{layout}@{digest}"},
-            digest=digest,
-        )
+        base = ReadyBase(lock=image.lock.base, layout=layout, digest=digest)
         return image, Parts(base=base, compat=None)
 
 

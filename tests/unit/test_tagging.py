@@ -16,6 +16,7 @@ from torch_images.build.render import ContextFile
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix, sisters
+from torch_images.config.tags import floating
 from torch_images.config.types import Config, Row
 from torch_images.errors import UsageError, VerifyError
 from torch_images.publish.tag_rules import (
@@ -24,17 +25,14 @@ from torch_images.publish.tag_rules import (
     STAYS,
     TAKEN,
     THERE,
-    Names,
+    Manifest,
     TagTarget,
-    floating,
+    move,
     namespace,
     observed,
-    plan_moves,
 )
 
 SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "arch 12.0": "native sm_120"}
-NAMES = Names(repository="torch-cu130", immutable="exact", floating=("sm120",))
-OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> Non
     label = labels.read(labels.write(config, image))
     names = observed(config, image.spec, label, SEEN)
     assert names.immutable == version(config, image)
-    assert names.references("ghcr.io/me")[-1] == "ghcr.io/me/torch-cu130:sm120"
+    assert (names.repository, names.floating[-1]) == ("torch-cu130", "sm120")
     for key, value, text in (
         ("torch", "2.10.0+cu130", f"saw torch 2.10.0, but the tag says {T130}"),
         ("cuda", "12.8", "saw CUDA 12.8, but the tag says 13.0"),
@@ -153,54 +151,68 @@ def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -
     assert version(config, dataclasses.replace(image, context=context)) != tag
 
 
-def after(held: TagTarget | None) -> str:
-    [_, move] = plan_moves(
-        NAMES, OURS, "r/o", lambda name: held if name.endswith("sm120") else None
+def target(digest: str, torch: str, *days: str) -> TagTarget:
+    """An image, or an index of images for several platforms, by the days of their inputs."""
+    platforms = ("linux/amd64", "linux/arm64")
+    told = labels.read({"io.github.torch-images.torch": torch})
+    images = tuple(
+        Manifest(platform=platform, digest=f"{digest} {platform} {day}", created=day, labels=told)
+        for platform, day in zip(platforms, days, strict=False)
     )
-    return move.state
+    return TagTarget(digest=digest, manifests=images)
+
+
+OURS = target("a", "2.11.0", "2026-11-02")
 
 
 @pytest.mark.parametrize(
-    ("change", "state"),
+    ("held", "state"),
     [
-        ({"digest": "sha256:a"}, THERE),
-        ({"torch": "2.10.9"}, MOVES),
-        ({"torch": "2.9.1"}, MOVES),  # numbers, not letters
-        ({"torch": "2.11.1", "created": "2026-01-01"}, STAYS),
-        ({"created": "2026-11-01"}, MOVES),
-        ({"created": "2026-11-03"}, STAYS),
-        ({}, MOVES),  # of one day, the one that is pushed
+        (None, NEW),
+        (OURS, THERE),
+        (target("b", "2.10.9", "2026-11-02"), MOVES),
+        (target("b", "2.9.1", "2026-11-02"), MOVES),  # numbers, not letters
+        (target("b", "", "2026-11-03"), MOVES),  # not this project's
+        (target("b", "2.11.1", "2026-01-01"), STAYS),
+        (target("b", "2.11.0", "2026-11-01"), MOVES),
+        (target("b", "2.11.0", "2026-11-03"), STAYS),
+        (target("b", "2.11.0", "2026-11-02"), MOVES),  # of one day, the one that is pushed
     ],
 )
-def test_a_floating_tag_only_moves_forward(change: dict[str, str], state: str) -> None:
-    told = {"digest": "sha256:b", "torch": OURS.torch, "created": OURS.created, **change}
-    held = TagTarget(**told, manifests=())
-    assert after(held) == state
+def test_a_floating_tag_only_moves_forward(held: TagTarget | None, state: str) -> None:
+    assert move("r/o/t:sm120", OURS, held).state == state
 
 
-def test_a_floating_tag_that_nobody_has_is_new() -> None:
-    assert after(None) == NEW
+@pytest.mark.parametrize(
+    ("ours", "held", "state"),
+    [
+        (("2", "3"), ("2", "2"), MOVES),
+        (("2", "2"), ("2", "3"), STAYS),
+        (("1", "3"), ("2", "2"), STAYS),  # one platform forward, another one back
+        (("2", "2"), ("2",), MOVES),
+        (("2",), ("2", "2"), STAYS),
+    ],
+)
+def test_an_index_moves_forward_platform_by_platform(
+    ours: tuple[str, ...], held: tuple[str, ...], state: str
+) -> None:
+    assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *held)).state == state
 
 
 def test_an_immutable_tag_is_new_there_or_taken() -> None:
-    other = dataclasses.replace(OURS, digest="sha256:b")
+    other = target("b", "2.9.0", "2026-11-01")
     for held, state in ((None, NEW), (OURS, THERE), (other, TAKEN)):
-        moves = plan_moves(NAMES, OURS, "r/o", lambda _, h=held: h)  # type: ignore[misc]
-        assert moves[0].state == state
+        assert move("r/o/t:exact", OURS, held, immutable=True).state == state
 
 
 VERSIONS = st.builds("2.{}.{}".format, st.integers(0, 20), st.integers(0, 3))
-DAYS = st.dates().map(str)
-HOLDERS = st.builds(TagTarget, digest=st.sampled_from("abc"), torch=VERSIONS, created=DAYS)
+TARGETS = st.builds(target, st.sampled_from("abc"), VERSIONS, st.dates().map(str))
 
 
-@given(HOLDERS, HOLDERS)
+@given(TARGETS, TARGETS)
 def test_a_tag_never_goes_back_and_forth(one: TagTarget, two: TagTarget) -> None:
-    def moved(ours: TagTarget, held: TagTarget) -> bool:
-        return plan_moves(NAMES, ours, "r/o", lambda _: held)[1].state == MOVES
-
     equal = (one.torch, one.created) == (two.torch, two.created)
-    assert equal or not (moved(one, two) and moved(two, one))
+    assert equal or not (move("t:x", one, two).state == move("t:x", two, one).state == MOVES)
 
 
 def test_a_namespace(config: Config) -> None:

@@ -84,27 +84,6 @@ def test_headers_of_wheels_lie_in_the_toolkit(
     assert "/site-packages/cutlass_library/source/include/. " in stage.partition("FROM ")[0]
 
 
-@pytest.mark.parametrize("wrong", ["triton>=3.2.0", "triton", "triton==3.*"])
-def test_an_override_is_one_version(wrong: str, tmp_path: Path) -> None:
-    path = tmp_path / "images.yaml"
-    text = (REAL / "images.yaml").read_text()
-    path.write_text(text.replace("[triton==3.2.0, ", f'["{wrong}", '))
-    with pytest.raises(ConfigError, match=r"overrides\[0\]' is '.*', which is not one version"):
-        load_config(path)
-
-
-def test_triton_alone_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "images.yaml"
-    text = (REAL / "images.yaml").read_text()
-    head, found, rest = text.partition("    torch:\n      repository")
-    assert found
-    path.write_text(f"{head}    triton:\n      repository{rest}")
-    with pytest.raises(
-        ConfigError, match=r"'sources\.debian\.triton' is compiled, but torch is not"
-    ):
-        load_config(path)
-
-
 def test_needs_is_a_folder_of_the_tree(tmp_path: Path) -> None:
     path = tmp_path / "images.yaml"
     text = (REAL / "images.yaml").read_text()

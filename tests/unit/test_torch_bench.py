@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from torch_images.bench.report import markdown
-from torch_images.bench.results import read
+from bench_report import markdown
+from bench_results import read
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 

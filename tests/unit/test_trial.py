@@ -83,16 +83,6 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: s
     assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {said}"]
 
 
-def test_a_library_is_told_once_also_if_others_need_it(tmp_path: Path, site: Path) -> None:
-    wheel = packed(tmp_path, calls("aa"), code="")
-    own = tmp_path / "files" / "own" / "lib"
-    user = ("-Wl,--no-as-needed", "-L", str(own), "-lown", "-Wl,-rpath,$ORIGIN")
-    shared(own / "libuser.so.1", calls("all").replace(" all", " user"), *user)
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.write(own / "libuser.so.1", "own/lib/libuser.so.1")
-    assert problems(tmp_path, wheel, site) == ["own/lib/libown.so has 1 undefined symbol: aa"]
-
-
 def test_a_library_may_take_symbols_from_what_needs_it(tmp_path: Path, site: Path) -> None:
     """As libtorch_nvshmem.so does from libtorch_cuda.so, and the library beside that."""
     wheel = packed(tmp_path, calls("aa", "bb"), code="")
@@ -210,11 +200,3 @@ def version():
     said = ["torch does not fit what is beside it: RuntimeError: compiled against (9, 24), "
             "but found (9, 19)"] if found == "9, 19" else []  # fmt: skip
     assert list(trial.unimportable("torch", tmp_path)) == said
-
-
-def test_files_that_are_no_libraries(tmp_path: Path, site: Path) -> None:
-    wheel = packed(tmp_path, calls("abs"), code="")
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.writestr("own/lib/libtext.so", "INPUT(libown.so)")
-        archive.writestr("own/lib/libempty.so", "")
-    assert problems(tmp_path, wheel, site) == []

@@ -212,14 +212,3 @@ def test_a_damaged_layer_of_the_cache_is_read(space: Workspace, name: str) -> No
     look(engine(), space).passed("sha256:1")
     (space.cache / Part.LAYERS / "0" / name).write_text("{")
     assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
-
-
-def test_the_list_of_a_layer_that_an_older_version_packed(space: Workspace) -> None:
-    import zstandard
-
-    folder = space.cache / Part.LAYERS / "0"
-    (folder / "files.json").unlink()
-    (folder / "blob").write_bytes(zstandard.ZstdCompressor().compress(tar(*TORCH)))
-    look(engine(), space).passed("sha256:1")
-    (folder / "blob").unlink()
-    assert look(engine(), space).wheels == BOTH

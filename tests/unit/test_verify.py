@@ -4,13 +4,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build import labels
+from torch_images.build.bake import BuildOptions
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -19,9 +21,10 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.pipeline import make
 from torch_images.platforms import AMD64, Platform
 from torch_images.verify.identify import identify
-from torch_images.verify.suites import Check, Found, Subject, parse_junit, suite_hash
+from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
 from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
@@ -189,6 +192,21 @@ def test_another_report_is_not_used(
         verified(**changes)
 
 
+@pytest.mark.parametrize("no_cache", [True, False])
+def test_a_build_without_cache_takes_no_old_report(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, no_cache: bool
+) -> None:
+    def verify(*_: object, fresh: bool, **__: object) -> NoReturn:
+        raise CheckedError(str(fresh))
+
+    monkeypatch.setattr(make, "verify", verify)
+    result = cast("Any", SimpleNamespace(digest="d", plan=SimpleNamespace(spec=choose(config))))
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    engine, options = cast("Engine", None), BuildOptions(no_cache=no_cache)
+    with pytest.raises(CheckedError, match=str(no_cache)):
+        make.check(config, result, workspace, options, engine=engine, run=FakeRunner())
+
+
 def test_programs_run_until_they_pass(
     verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,10 +214,10 @@ def test_programs_run_until_they_pass(
     asked: list[bool] = []
     outcomes = ["failed", "passed", "failed"]
 
-    def examine(_: Subject, *, programs: bool, **__: object) -> Found:
+    def examine(_: Subject, *, programs: bool, **__: object) -> SuiteResult:
         asked.append(programs)
         check = Check(name="programs/test_a/test_x", outcome=outcomes.pop(0), seconds=1.0)
-        return Found(checks=(check,), observed={}, processor_seconds=1000.0)
+        return SuiteResult(checks=(check,), observed={}, processor_seconds=1000.0)
 
     monkeypatch.setattr("torch_images.verify.verify.examine", examine)
     reports = [verified(reuse=False, fresh=fresh) for fresh in (False, True, True)]
@@ -219,7 +237,8 @@ def test_layers_pass_by_the_check_of_their_files(
     )
     check = Check(name=CHECK, outcome=outcome, seconds=1.0)
     monkeypatch.setattr(
-        "torch_images.verify.verify.examine", lambda *_, **__: Found(checks=(check,), observed={})
+        "torch_images.verify.verify.examine",
+        lambda *_, **__: SuiteResult(checks=(check,), observed={}),
     )
     verified(reuse=False)
     assert kept.exists() is (outcome == "passed")
@@ -287,9 +306,7 @@ def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root:
             "torch-cu130:pod",
             "--cuda 13.0 --torch 2.14.1 --source wheel --base trixie --variant pod",
         ),
-        ("cu130-torch2.14.1-trixie-pod", "--cuda 13.0 --torch 2.14.1 --source wheel"),
         ("torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"),
-        ("torch-cu130:latest", "--cuda 13.0 --torch 2.14.1"),
     ],
 )
 def test_an_image_that_is_not_built_comes_with_the_command(

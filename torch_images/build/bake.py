@@ -15,7 +15,7 @@ from typing import Any
 from torch_images.build import labels
 from torch_images.build.plan import ImagePlan, LockedImage
 from torch_images.config.types import Config
-from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
@@ -61,26 +61,24 @@ class Parts:
 
     base: ReadyBase
     compat: ReadyCompat | None
-    added: ReadyBase | None = None
+    added: ReadyDebs | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
     sources: ReadySources | None = None
-    tools: ReadyBase | None = None
+    tools: ReadyDebs | None = None
     toolkit: Path | None = None
     native: ReadyBase | None = None
 
     def contexts(self) -> dict[str, str]:
         """The named contexts: folder or image by name."""
         contexts = dict(self.parents)
-        if "debs" in self.base.contexts:
-            contexts["debs"] = self.base.contexts["debs"]
         if self.native:
-            contexts["native"] = self.native.contexts["base"]
+            contexts["native"] = self.native.context
         if self.compat:
             contexts["compat"] = str(self.compat.folder)
         if self.added:
-            contexts["added"] = self.added.contexts["debs"]
+            contexts["added"] = str(self.added.folder)
         if self.tools:
-            contexts["tool-debs"] = self.tools.contexts["debs"]
+            contexts["tool-debs"] = str(self.tools.folder)
         if self.toolkit:
             contexts["toolkit"] = str(self.toolkit)
         if self.sources:

@@ -1,6 +1,6 @@
 """Rendered contexts -> one `docker buildx bake` -> images in the engine, under candidate tags.
 
-A build never touches a final tag: only verified images get one, see publish/pipeline.py. A killed
+A build never touches a final tag: only verified images get one, see pipeline/make.py. A killed
 build leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 """
 
@@ -24,7 +24,6 @@ from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
-from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
@@ -147,16 +146,6 @@ def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
         return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
     except (OSError, jsondoc.MalformedError) as error:
         raise EngineError(f"buildx wrote no usable metadata of the build: {error}") from None
-
-
-def check_compression(specs: Sequence[ImageSpec], compression: Compression) -> None:
-    """Raise UsageError for small layers on a base where BuildKit packs the wheels."""
-    copied = [spec.base.name for spec in specs if not spec.base.suite]
-    if copied and compression is Compression.SMALL:
-        raise UsageError(
-            f"--compression small does not work on {copied[0]}: BuildKit packs its wheels itself",
-            "leave --compression out, or use base bookworm or trixie",
-        )
 
 
 def check_compiles(image: LockedImage) -> None:

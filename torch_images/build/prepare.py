@@ -13,8 +13,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input, tools_inputs, variant_inputs
 from torch_images.config.types import Base, Config
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.fetch.bootstrap import prepare as prepare_base
+from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import ReadySources, archive_folder
@@ -24,7 +23,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, making, no_progress
-from torch_images.layers.parent import ParentImages, Wanted
+from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
@@ -48,14 +47,17 @@ class Preparer:
     ) -> None:
         self._config, self._workspace, self._options, self._run = config, workspace, options, run
         self._engine = engine
-        self._resolver = Resolver(
-            root=workspace.root,
-            network=workspace.network,
-            run=run,
-            engine=engine,
-            mirrors=options.mirrors,
+        resolver = Resolver(
+            root=workspace.root, network=workspace.network, run=run, mirrors=options.mirrors
         )
-        self._bases: dict[str, ReadyBase] = {}
+        self._bases = BaseMaker(
+            cache=workspace.cache,
+            resolver=resolver,
+            locked=options.locked,
+            fresh=options.no_cache,
+        )
+        self.base = cache(self._bases.base)
+        self.debs = cache(self._bases.debs)
         self.compat = cache(self._compat)
         self.sources = cache(self._sources)
         self.toolkit = cache(self._toolkit)
@@ -73,25 +75,9 @@ class Preparer:
             if lock.toolkit:
                 self.toolkit(lock.toolkit)
 
-    def base(self, base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
-        """A base, or the packages to add to those that are `present`."""
-        if lock.digest not in self._bases:
-            self._bases[lock.digest] = prepare_base(
-                base,
-                lock,
-                cache=self._workspace.cache,
-                resolver=self._resolver,
-                locked=self._options.locked,
-                fresh=self._options.no_cache,
-                present=present,
-            )
-        return self._bases[lock.digest]
-
     def layout(self, base: Base, lock: DebLock) -> Path:
-        """The OCI layout of a bootstrapped base."""
-        path = self.base(base, lock).layout
-        assert path, f"{base.name} is not bootstrapped"
-        return path
+        """The OCI layout of a base."""
+        return self.base(base, lock).layout
 
     def stack(
         self, images: Sequence[LockedImage], builds: Engine | None, progress: Progress
@@ -111,18 +97,18 @@ class Preparer:
             making(wanted, cache, network, fresh=fresh, show=show) as layers,
             workers(1) as beside,
         ):
-            starts = {p.lock.base.digest: p for p in images if not p.lock.base.image}
+            starts = {p.lock.base.digest: p for p in images}
             layouts = {
                 digest: beside.submit(self.layout, image.spec.base, image.lock.base)
                 for digest, image in starts.items()
             }
             return parents.contexts(
                 {
-                    image.target: Wanted(
+                    image.target: ParentRequest(
                         groups={
                             n: [layers[p] for p in ps] for n, ps in plans[image.target].items()
                         },
-                        base=layouts.get(image.lock.base.digest),
+                        base=layouts[image.lock.base.digest],
                         compiles=bool(image.lock.sources),
                     )
                     for image in images
@@ -141,12 +127,12 @@ class Preparer:
         there = frozenset(start.lock.versions())
         compat = self.compat(held.compat) if held.compat else None
         trees = self.sources(held.sources) if held.sources else None
-        added: ReadyBase | None = None
+        added: ReadyDebs | None = None
         if held.extra_debs and (item := variant_inputs(config, spec)[1]):
-            added = self.base(item.base or spec.base, held.extra_debs, there)
-        tools: ReadyBase | None = None
+            added = self.debs(item.base or spec.base, held.extra_debs, there)
+        tools: ReadyDebs | None = None
         if held.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = self.base(item.base or spec.base, held.tool_debs, there)
+            tools = self.debs(item.base or spec.base, held.tool_debs, there)
         parts = Parts(
             native=self._native(spec, start),
             base=start,

@@ -141,7 +141,7 @@ def render(
         files=tuple(files),
         beneath=(
             version_text(config, spec),
-            *([] if lock.base.image else [BASE_RECIPE]),
+            BASE_RECIPE,
             *(f"{plan.key} {plan.title}" for plan in plans),
         ),
         labels=tuple(input_labels(config, spec, lock).items()),
@@ -157,23 +157,20 @@ def completed(context: Context, version: str) -> Context:
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     """The variables of the templates, except those of the compile stages."""
     groups = wheel_groups(lock)
-    names = tuple(name for name, _, wheels in groups if wheels)
     return {
         "id": spec.id,
         "description": spec.description,
         "homepage": config.homepage,
         "repository": spec.repository,
         "folder": FOLDER,
-        "supplies": supplies(lock, names),
+        "supplies": supplies(lock),
         "standalone": False,
         "native": spec.platform != AMD64,
         "base": {
             "description": spec.base.description,
-            "image": lock.base.image,
             "python": spec.base.python,
             "packages": _packages(lock, lock.base),
         },
-        "groups": names,
         "layers": tuple(
             f"{plan.title}, {plan.size / 1e6:.0f} MB, sha256:{plan.key}"
             for plans in layer_plans(config, spec, lock).values()

@@ -62,11 +62,6 @@ def check_standalone(image: LockedImage) -> None:
             f"source {spec.source.name} is compiled, which a standalone folder cannot do",
             "use an image of source wheel",
         )
-    if image.lock.base.image:
-        raise UsageError(
-            f"base {spec.base.name} is a registry image; a standalone folder has its own base",
-            "use base bookworm or trixie",
-        )
 
 
 def write_standalone(
@@ -97,9 +92,7 @@ def write_standalone(
             (TOOLS, "tools-standalone"),
         )
     }
-    folders = {name: path for name, path in folders.items() if name != "base"}
     layout = parts.base.layout
-    assert layout
 
     def add(new: Path) -> None:
         for name, path in folders.items():
@@ -121,7 +114,7 @@ def render_standalone(
     plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
     note = parts.compat.note if parts.compat else ""
     facts = dockerfile_facts(config, image.spec, image.lock)
-    facts |= _supplied(image, facts["groups"], set(folders))
+    facts |= _supplied(image, set(folders))
     facts |= {
         "standalone": True,
         "source": None,
@@ -151,11 +144,9 @@ def render_standalone(
     return Context(id=image.spec.id, files=tuple(files))
 
 
-def _supplied(
-    image: ImagePlan, groups: tuple[str, ...], folders: set[str]
-) -> dict[str, tuple[Supply, ...]]:
+def _supplied(image: ImagePlan, folders: set[str]) -> dict[str, tuple[Supply, ...]]:
     """The supplies that are stages of the Dockerfile, and the secrets that a user may give."""
-    listed = supplies(image.lock, groups)
+    listed = supplies(image.lock)
     tools = Supply(
         kind="context",
         name=TOOLS,

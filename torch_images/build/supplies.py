@@ -5,7 +5,6 @@ The Dockerfile lists them in its header, so people can read and build it without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_images.locks.image_lock import ImageLock
@@ -21,17 +20,9 @@ class Supply:
     text: str
 
 
-def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
-    """All supplies of an image's Dockerfile; `groups` are the names of its groups of wheels."""
-    contexts: dict[str, str] = {}
-    if lock.base.image:
-        contexts["debs"] = f"packages that the base lacks, locks/{lock.base.name}.txt"
-        contexts |= {
-            f"wheels-{name}": "a group of wheels as layers, see the stage `environment`"
-            for name in groups
-        }
-    else:
-        contexts["parent"] = "wheels as layers on the base, see the stage `environment`"
+def supplies(lock: ImageLock) -> tuple[Supply, ...]:
+    """All supplies of an image's Dockerfile."""
+    contexts = {"parent": "wheels as layers on the base, see the stage `environment`"}
     if lock.sources:
         contexts["libraries"] = "the CUDA libraries as layers on the base"
         contexts |= {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +42,7 @@ class Bench(Image):
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
-def bench(options: Bench) -> None:
+def bench(options: Bench) -> verb.Result:
     """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host import outputs
@@ -71,7 +74,10 @@ def bench(options: Bench) -> None:
             _keep_part(container, folder)
             raise
         text = container.read(_INSIDE).decode()
-    _write(text, folder, keep=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch, RESULT)
+        result.write_text(text)
+        return _write(result, folder, keep=True)
 
 
 class BenchReport(Options):
@@ -82,14 +88,11 @@ class BenchReport(Options):
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
-def bench_report(options: BenchReport) -> None:
+def bench_report(options: BenchReport) -> verb.Result:
     """Write the report and plots of a benchmark result."""
-    from torch_images.bench.results import read
-
     _need("matplotlib")
     result = Path(options.result)
-    read(result)
-    _write(result.read_text(), Path(options.output or result.with_suffix("")))
+    return _write(result, Path(options.output or result.with_suffix("")))
 
 
 class BenchCompare(Json):
@@ -98,18 +101,14 @@ class BenchCompare(Json):
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
-def bench_compare(options: BenchCompare) -> None:
+def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results, and mark the differences that are statistically significant."""
-    from dataclasses import asdict
-
-    from torch_images.bench.compare import compare, compared
-    from torch_images.bench.results import read
-
     _need("scipy")
-    a, b = (read(_path(word)) for word in (options.first, options.second))
-    differences = compare(a, b)
-    rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
-    print(verb.as_json(rows) if options.json else compared(a, b, differences))
+    paths = [str(_path(word)) for word in (options.first, options.second)]
+    printed = _reporter("compare", *paths, *(["--json"] if options.json else []))
+    if options.json:
+        return verb.Result(data=json.loads(printed), text="")
+    return verb.Result(text=printed.rstrip("\n"))
 
 
 def _need(package: str) -> None:
@@ -152,28 +151,37 @@ def _path(word: str) -> Path:
     return reference if reference.is_file() else Path(word)
 
 
-def _write(text: str, folder: Path, *, keep: bool = False) -> None:
+def _write(result: Path, folder: Path, *, keep: bool = False) -> verb.Result:
     """Write the report and plots of a result beside the references; with `keep`, the result too.
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
     """
-    from torch_images.bench.plots import plots
-    from torch_images.bench.report import markdown
-    from torch_images.bench.results import read
     from torch_images.host import outputs
 
-    references = [read(path) for path in sorted(REFERENCE.glob("*.json"))]
+    references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
     path = outputs.claim(folder)
     with outputs.saying(folder):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
             new = Path(scratch)
-            (new / RESULT).write_text(text)
-            measured = read(new / RESULT)
-            (new / REPORT).write_text(markdown(measured, references, plots(measured, new)))
-            if not keep:
-                (new / RESULT).unlink()
+            _reporter("write", str(result), str(new), *references)
+            if keep:
+                shutil.copyfile(result, new / RESULT)
             outputs.mark(path, new)
             for file in new.iterdir():
                 os.replace(file, path / file.name)
-    print(f"{folder / REPORT} was written")
+    return verb.Result(text=f"{folder / REPORT} was written")
+
+
+def _reporter(*words: str) -> str:
+    """Run bench_program.py. Returns its output; raises UsageError with its last line."""
+    from torch_images.errors import CommandError
+    from torch_images.host.runner import Runner
+    from torch_images.project import PACKAGE
+
+    program = str(verb.ROOT / "scripts" / "bench_report" / "bench_program.py")
+    env = {"PYTHONPATH": str(PACKAGE.parent)}
+    try:
+        return Runner().run([sys.executable, program, *words], env=env).output
+    except CommandError as error:
+        raise UsageError(error.output.strip().splitlines()[-1]) from None

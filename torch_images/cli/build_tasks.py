@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
-    from torch_images.publish.pipeline import Shown
+    from torch_images.pipeline.make import Shown
 
 
 class Build(Building, DryRun, Json):
@@ -50,9 +50,9 @@ class Build(Building, DryRun, Json):
 
 
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
-def build(options: Build) -> None:
+def build(options: Build) -> verb.Result | None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build.build import check_compression, with_torch
+    from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.selection import chosen
@@ -60,7 +60,7 @@ def build(options: Build) -> None:
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.oci.compression import parse
-    from torch_images.publish.pipeline import make
+    from torch_images.pipeline.make import make
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     specs = chosen(config, options.select or "*" * options.stale, options.axes)
@@ -71,7 +71,6 @@ def build(options: Build) -> None:
         cache_to=options.cache_to,
         compression=compression,
     )
-    check_compression(specs, compression)
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -80,19 +79,16 @@ def build(options: Build) -> None:
             )
         if options.json:
             raise UsageError("--stale prints a line for each image", "leave --json out")
-        _build_stale(config, specs, how, dry_run=options.dry_run)
-        return
+        return _build_stale(config, specs, how, dry_run=options.dry_run)
     images = lock_images(config, specs, workspace.locks)
     if tree := options.torch_source:
         obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
     if options.dry_run:
         planned = report.planned(config, images, how, workspace, measure())
-        print(verb.as_json(planned) if options.json else report.plan(planned))
-        return
+        return verb.Result(data=planned, text=report.plan(planned))
     platforms = [spec.platform for spec in specs]
-    bootstraps = any(spec.base.suite for spec in specs)
-    engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
+    engine = verb.engine(bootstraps=True, platforms=platforms)
     made = make(
         config,
         images,
@@ -104,12 +100,12 @@ def build(options: Build) -> None:
         unverified=options.unverified,
     )
     outcomes = [report.outcome(one) for one in made]
-    print(verb.as_json(outcomes) if options.json else "\n".join(map(report.built, outcomes)))
+    return verb.Result(data=outcomes, text="\n".join(map(report.built, outcomes)))
 
 
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
-) -> None:
+) -> verb.Result | None:
     """Build the images that are not tested, and print each outcome.
 
     Raises the first error at the end; a full disk ends the run.
@@ -118,9 +114,9 @@ def _build_stale(
 
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.publish import ledger
-    from torch_images.publish.pipeline import Shown
-    from torch_images.publish.stale import StaleRun, to_build
+    from torch_images.pipeline.make import Shown
+    from torch_images.pipeline.stale import StaleRun, to_build
+    from torch_images.verify import ledger
 
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
@@ -128,14 +124,12 @@ def _build_stale(
     states = ledger.states(config, specs, lines, workspace.root, workspace.locks)
     left = to_build(states, lines, today)
     if not left:
-        print("nothing to build: each image is tested, or could not be built today")
-        return
+        text = "nothing to build: each image is tested, or could not be built today"
+        return verb.Result(text=text)
     if dry_run:
-        print("\n".join(f"would build {spec.id}" for spec in left))
-        return
+        return verb.Result(text="\n".join(f"would build {spec.id}" for spec in left))
     failed: TorchImagesError | None = None
-    bootstraps = any(spec.base.suite for spec in left)
-    engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in left])
+    engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
     run = StaleRun(
         config=config,
         workspace=workspace,
@@ -161,6 +155,7 @@ def _build_stale(
             )
     if failed:
         raise failed
+    return None
 
 
 class Wheels(Building):
@@ -177,7 +172,7 @@ class Wheels(Building):
 
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
-def wheels(options: Wheels) -> None:
+def wheels(options: Wheels) -> verb.Result:
     """Compile torch and Triton, and export their wheels without an image."""
     from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
@@ -194,17 +189,17 @@ def wheels(options: Wheels) -> None:
     check_parts(how, workspace)
     if options.torch_source:
         image = with_torch(image, options.torch_source, workspace, run)
-    engine = verb.engine(bootstraps=bool(spec.base.suite))
+    engine = verb.engine(bootstraps=True)
     folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
     files = export(
         config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress
     )
-    print(report.exported(folder, files))
+    return verb.Result(text=report.exported(folder, files))
 
 
 def _shown() -> Shown:
     """How a build shows progress: bars on a terminal, lines elsewhere."""
-    from torch_images.publish.pipeline import Shown
+    from torch_images.pipeline.make import Shown
 
     return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
 

@@ -44,7 +44,7 @@ class Lock(Mirror):
 
 
 @verb.verb(Lock, example="lock --check")
-def lock(options: Lock) -> None:
+def lock(options: Lock) -> verb.Result | None:
     """Resolve inputs - wheels, Debian packages, images, tools - into locks/.
 
     By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
@@ -62,16 +62,14 @@ def lock(options: Lock) -> None:
     if options.renew and bool(options.select) == options.all:
         raise UsageError("--renew takes either --select or --all", "give one of them")
     if options.check:
-        _check(options)
-        return
+        return _check(options)
     verb.require_own_locks(verb.workspace().locks)
     if options.upgrade:
-        _upgrade(options)
-    elif options.renew:
+        return _upgrade(options)
+    if options.renew:
         pattern = options.select or "*"
-        _write(options.mirror, lambda config, _: _chosen(config, pattern), renews=True)
-    else:
-        _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
+        return _write(options.mirror, lambda config, _: _chosen(config, pattern), renews=True)
+    return _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
 
 
 def _chosen(config: Config, pattern: str) -> Wanted:
@@ -100,7 +98,7 @@ def _write(
     plans: Sequence[Plan] = (),
     notes: Sequence[str] = (),
     renews: bool = False,
-) -> None:
+) -> verb.Result:
     """Resolve the wanted locks, then write all of them, or none if one fails.
 
     `wanted` is asked again after each step, because facts about a release decide what else an image
@@ -146,9 +144,10 @@ def _write(
         )
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
-    print("\n".join(lines) or "nothing to add: locks/ has all that images.yaml asks for")
+    lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
     if decide := [*review(before, after, plans), *notes]:
-        print("\nTo review:\n" + "\n".join(f"- {line}" for line in decide))
+        lines += ["", "To review:", *(f"- {line}" for line in decide)]
+    return verb.Result(text="\n".join(lines))
 
 
 def _resolve(wanted: Callable[[], Wanted], folder: Path, mirror: Sequence[str]) -> list[str]:
@@ -187,7 +186,7 @@ def _resolve_step(
     return lines
 
 
-def _check(options: Lock) -> None:
+def _check(options: Lock) -> verb.Result:
     """Print the state of the locked inputs; without --select, also what images.yaml could add."""
     from dataclasses import asdict
 
@@ -212,15 +211,18 @@ def _check(options: Lock) -> None:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network, resolver.run)
+            findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
     text = report.findings(findings, every=options.verbose)
-    print(verb.as_json([asdict(finding) for finding in findings]) if options.json else text)
-    require(findings)
-    if errors:
-        raise errors[-1]
+
+    def then() -> None:
+        require(findings)
+        if errors:
+            raise errors[-1]
+
+    return verb.Result(data=[asdict(finding) for finding in findings], text=text, then=then)
 
 
 def _side_by_side(
@@ -258,21 +260,21 @@ def _side_by_side(
                 yield result[0]
 
 
-def _upgrade(options: Lock) -> None:
+def _upgrade(options: Lock) -> verb.Result:
     """Bring newer releases of torch into images.yaml, and add their locks."""
     from fnmatch import fnmatchcase
 
     plans, notes = _plans(verb.config(damaged_ok=True))
     if options.dry_run or not plans:
-        print("\n".join([*(one.sentence for one in plans), *notes]) or "torch: nothing is newer")
-        return
+        lines = [*(one.sentence for one in plans), *notes]
+        return verb.Result(text="\n".join(lines) or "torch: nothing is newer")
     names = [_names(one.cuda, torch) for one in plans for torch in one.added]
 
     def wanted(config: Config, locks: Path) -> Wanted:
         lacking = _lacking(config, "", locks)
         return tuple(w for w in lacking if any(fnmatchcase(w[0].name, name) for name in names))
 
-    _write(options.mirror, wanted, plans=plans, notes=notes)
+    return _write(options.mirror, wanted, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
@@ -309,6 +311,5 @@ def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
         root=verb.ROOT,
         network=verb.workspace().network,
         run=Runner(),
-        engine=verb.engine() if any(item.image for item in items) else None,
         mirrors=verb.mirrors(mirror),
     )

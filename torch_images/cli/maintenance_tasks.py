@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torch_images.cli import verb
+from torch_images.cli.called import as_called, red
 from torch_images.cli.options import DryRun, Json, Options, flag, option
-from torch_images.cli.program import as_called
 from torch_images.errors import TorchImagesError, UsageError
-
-# Disk in bytes that integration tests need (CONTRIBUTING.md): without slow ones, and with all.
-_DISK, _DISK_OF_ALL = 45 * 10**9, 70 * 10**9
 
 
 class Test(Options):
     all: bool = flag("also the tests that are too slow for every change")
     fast: bool = flag("only lint, types and unit tests: no Docker")
+    golden: bool = flag("write tests/golden anew: the texts that people read")
     real_source: bool = flag(
         "only the test that compiles all of PyTorch: hours, unless it was compiled before"
     )
@@ -31,8 +29,14 @@ class Test(Options):
 def test(options: Test) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
-    if options.all + options.fast + options.real_source > 1:
-        raise UsageError("--all, --fast and --real-source exclude each other", "give one of them")
+    if options.all + options.fast + options.golden + options.real_source > 1:
+        raise UsageError(
+            "--all, --fast, --golden and --real-source exclude each other", "give one of them"
+        )
+    if options.golden:
+        shutil.rmtree(verb.ROOT / "tests/golden", ignore_errors=True)
+        _run("-m", "pytest", "tests/unit", "--golden")
+        return
     if options.real_source:
         verb.engine(bootstraps=True)
         _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
@@ -53,8 +57,7 @@ def test(options: Test) -> None:
         seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
         long = {"HYPOTHESIS_PROFILE": "long"}
         _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
-    root = verb.engine(bootstraps=True).local_root()
-    print(_disk_warning(root, _DISK_OF_ALL if options.all else _DISK), end="", flush=True)
+    verb.engine(bootstraps=True)
     locks, warning = _usable_locks(every=options.all)
     slow = [] if options.all else ["-m", "not slow"]
     # Two lanes in parallel: see tests/integration/conftest.py.
@@ -65,18 +68,6 @@ def test(options: Test) -> None:
         print(warning, end="")
 
 
-def _disk_warning(root: Path | None, needed: int) -> str:
-    """A warning if the engine's disk has fewer free bytes than tests need, else "".
-
-    `root` is None for a remote engine. It is only a warning: cached layers need less.
-    """
-    free = shutil.disk_usage(root).free if root else needed
-    if free >= needed:
-        return ""
-    line = f"these tests need {needed / 1e9:.0f} GB of disk, {root} has {free / 1e9:.0f} GB free"
-    return verb.red(as_called(f"{line}; `invoke gc --images --cache` frees some")) + "\n"
-
-
 def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     """The environment that selects the tests' locks, and a warning if these are not committed.
 
@@ -84,22 +75,22 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     Only slow tests use a base other than the default; `every` locks all bases.
     """
     config = verb.config()
-    suites = (base.name for base in config.bases if base.suite)
+    suites = (base.name for base in config.bases)
     default = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
     bases = ",".join(f"*-{name}*" for name in suites if every or name == default)
     folder = verb.workspace().output / "test-locks"
-    if not _code("-m", "invoke", "lock", "--check", "--select", bases):
+    if not _code("-m", "torch_images", "lock", "--check", "--select", bases):
         return {}, ""
     warning = as_called(
         "THE COMMITTED LOCKS CANNOT BE BUILT HERE: Debian has moved on, see above. The tests use "
         f"locks of today instead; run `invoke lock --select '{bases}'` and commit the result."
     )
-    warning = verb.red(warning)
+    warning = red(warning)
     print(warning, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(verb.ROOT / "locks", folder)
     env = {"TORCH_IMAGES_LOCKS": str(folder)}
-    _run("-m", "invoke", "lock", "--select", bases, env=env)
+    _run("-m", "torch_images", "lock", "--select", bases, env=env)
     return env, f"{warning}\n"
 
 
@@ -126,12 +117,13 @@ class Docs(Options):
 
 
 @verb.verb(Docs, example="docs --check")
-def docs(options: Docs) -> None:
+def docs(options: Docs) -> verb.Result:
     """Write the tables in README.md and docs that are generated from images.yaml."""
     from torch_images.cli.tables import PAGES, fill, tables
 
     verb.require_clone("docs")
     parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
+    lines = []
     for name in PAGES:
         page = verb.ROOT / name
         text = page.read_text()
@@ -140,7 +132,8 @@ def docs(options: Docs) -> None:
             raise UsageError(f"{name} is out of step with images.yaml", "run `invoke docs`")
         if filled != text:
             page.write_text(filled)
-        print(f"{name} is up to date" if filled == text else f"{name} was written")
+        lines.append(f"{name} is up to date" if filled == text else f"{name} was written")
+    return verb.Result(text="\n".join(lines))
 
 
 def _shell_scripts() -> list[str]:
@@ -165,7 +158,7 @@ class Gc(DryRun, Json):
 
 
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
-def gc(options: Gc) -> None:
+def gc(options: Gc) -> verb.Result:
     """Remove leftovers of builds, and old images and cache of this project."""
     from torch_images.build.built import forget
     from torch_images.cli import report
@@ -189,12 +182,10 @@ def gc(options: Gc) -> None:
         if not options.json:
             print(report.collected(item, done=not options.dry_run))
     left = gc.staying(workspace.cache, engine, namespace) if options.images else ()
-    freed = gc.build_cache(run, asked=options.cache and not options.dry_run)
+    freed = gc.build_cache(run, prune=options.cache and not options.dry_run)
     if not options.dry_run:
         forget(workspace.cache, engine)
-    if options.json:
-        print(verb.as_json(report.collection(gone, left, freed, done=not options.dry_run)))
-        return
-    for name in left:
-        print(f"left image {name}")
-    print(as_called(freed))
+    return verb.Result(
+        data=report.collection(gone, left, freed, done=not options.dry_run),
+        text="\n".join([*(f"left image {name}" for name in left), as_called(freed)]),
+    )

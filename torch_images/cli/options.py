@@ -1,17 +1,15 @@
 """The options of verbs: each is declared once, with its help, type and default.
 
-A verb's options are a dataclass. Invoke's arguments derive from it, and the parsed values become an
-instance of it, which checks them. Options that several verbs share are declared here.
+A verb's options are a dataclass. Its parser derives from it (parser.py), and the parsed values
+become an instance of it, which checks them. Options that several verbs share are declared here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, dataclass_transform
-
-from invoke.parser.argument import Argument
 
 from torch_images.errors import UsageError, suggest
 
@@ -20,11 +18,8 @@ GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gp
 
 
 def word(text: str, *, unless: str = "") -> Any:
-    """A required word with its help. It may also be given as an option.
-
-    With the flag `unless` it is not required, and is "" if missing.
-    """
-    return dataclasses.field(metadata={"help": text, "kind": str, "unless": unless})
+    """A required word with its help, or an option; not required, and "", with the flag `unless`."""
+    return _field(text, str, "", required=True, unless=unless)
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None, needs: str = "") -> Any:
@@ -32,43 +27,32 @@ def option(text: str, *, default: Any = "", parse: Parse | None = None, needs: s
 
     It has an effect only with the flag or option `needs`, and is refused without it.
     """
-    metadata = {"help": _needing(text, needs), "kind": str, "parse": parse, "needs": needs}
-    return dataclasses.field(default=default, metadata=metadata)
+    return _field(_needing(text, needs), str, default, parse=parse, needs=needs)
 
 
 def several(text: str) -> Any:
     """An option that can be repeated; `text` is its help."""
-    return dataclasses.field(default=(), metadata={"help": f"{text}; repeatable", "kind": list})
+    return _field(f"{text}; repeatable", list, (), parse=lambda _, words: tuple(words))
 
 
 def flag(text: str, *, needs: str = "") -> Any:
     """A flag; `text` is its help. `needs` as for an option."""
-    metadata = {"help": _needing(text, needs), "kind": bool, "needs": needs}
-    return dataclasses.field(default=False, metadata=metadata)
+    return _field(_needing(text, needs), bool, default=False, needs=needs)
+
+
+def _field(text: str, kind: type, default: object, **more: Any) -> Any:
+    known = {"required": False, "unless": "", "parse": None, "needs": ""}
+    metadata = {**known, "help": text, "kind": kind, **more}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def _needing(text: str, needs: str) -> str:
-    return f"with {_dashed(needs)}: {text}" if needs else text
+    return f"with {dashed(needs)}: {text}" if needs else text
 
 
-def _dashed(name: str) -> str:
+def dashed(name: str) -> str:
+    """The option of a field."""
     return f"--{name.replace('_', '-')}"
-
-
-class _Argument(Argument):
-    """An Invoke argument that is not required if the flag `unless` is given."""
-
-    unless: Argument | None = None
-
-    @property
-    def value(self) -> Any:
-        """The value given, or the default."""
-        value = super().value
-        return "" if value is None and self.unless and self.unless.value else value
-
-    @value.setter
-    def value(self, given: str) -> None:
-        self.set_value(given)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(word,))
@@ -81,48 +65,43 @@ class Options:
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
-    def arguments(cls) -> list[Argument]:
-        """The options as Invoke arguments, without short forms."""
-        by_name = {
-            one.name: _Argument(
-                names=(one.name.replace("_", "-"),),
-                attr_name=one.name if "_" in one.name else None,
-                kind=one.metadata["kind"],
-                default=one.default if one.metadata["kind"] is bool else None,
-                help=one.metadata["help"],
-                positional=one.default is dataclasses.MISSING,
-            )
-            for one in dataclasses.fields(cls)
-        }
-        for one in dataclasses.fields(cls):
-            by_name[one.name].unless = by_name.get(one.metadata.get("unless", ""))
-        return list(by_name.values())
-
-    @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:
-        """The options from the values that Invoke parsed; an empty value counts as not given.
+        """The options from parsed values; an empty value counts as not given.
 
-        Raises UsageError for a value that an option does not accept, and for an option that has no
-        effect without another one.
+        Raises UsageError for a missing word, for a value that an option does not accept, and for an
+        option that has no effect without another one.
         """
-        given = {}
-        for one in dataclasses.fields(cls):
-            value, name = words.get(one.name), _dashed(one.name)
-            if not value and one.default is not dataclasses.MISSING:
-                continue
-            value = tuple(value) if isinstance(value, list) else value
-            if "\0" in ("".join(value) if isinstance(value, tuple) else str(value)):
-                raise UsageError(f"{name} contains a zero byte", "leave it out")
-            parse = one.metadata.get("parse")
-            given[one.name] = parse(name, value) if parse else value
-        for one in dataclasses.fields(cls):
-            needs = one.metadata.get("needs", "")
+        given: dict[str, Any] = {}
+        for one in cls.fields():
+            if value := words.get(one.name):
+                parse = one.metadata["parse"]
+                given[one.name] = parse(dashed(one.name), value) if parse else value
+        for one in cls.fields():
+            needs = one.metadata["needs"]
             if needs and one.name in given and needs not in given:
                 raise UsageError(
-                    f"{_dashed(one.name)} has an effect only with {_dashed(needs)}",
-                    f"add {_dashed(needs)}, or leave it out",
+                    f"{dashed(one.name)} has an effect only with {dashed(needs)}",
+                    f"add {dashed(needs)}, or leave it out",
                 )
+        missing = [
+            one
+            for one in cls.fields()
+            if one.metadata["required"] and not {one.name, one.metadata["unless"]} & given.keys()
+        ]
+        if missing:
+            names = " and ".join(dashed(one.name) for one in missing)
+            raise UsageError(f"{names} must be given", missing[0].metadata["help"])
         return cls(**given)
+
+    @classmethod
+    def fields(cls) -> Sequence[dataclasses.Field[Any]]:
+        """The declared options."""
+        return dataclasses.fields(cls)
+
+    @classmethod
+    def words(cls) -> Sequence[str]:
+        """The names of those that are required."""
+        return [one.name for one in cls.fields() if one.metadata["required"]]
 
 
 def one_of(*known: str) -> Parse:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from torch_images.config.types import Config
     from torch_images.host.workspace import Workspace
     from torch_images.publish.runpod import PodImage
+    from torch_images.publish.tag_rules import Move
 
 
 class Tag(Image, Registry, DryRun, Json):
@@ -23,10 +22,10 @@ class Tag(Image, Registry, DryRun, Json):
 
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
-def tag(options: Tag) -> None:
+def tag(options: Tag) -> verb.Result:
     """Tag a verified image in the engine with the names to push it under."""
     from torch_images.cli import report
-    from torch_images.publish.push import in_engine, preview
+    from torch_images.publish.push import in_engine, plan
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
@@ -34,14 +33,12 @@ def tag(options: Tag) -> None:
     engine = verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
     lookup = partial(in_engine, engine=engine)
-    moves = preview(
-        *(config, subject, where), lookup=lookup, workspace=workspace, in_registry=False
-    ).moves
+    moves = plan(config, subject, where, lookup=lookup, workspace=workspace, joins=False)
     for move in moves if not options.dry_run else ():
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
     text = report.moves(moves, done=not options.dry_run)
-    print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
+    return verb.Result(data=[asdict(m) for m in moves], text=text)
 
 
 class Push(Tag):
@@ -53,7 +50,7 @@ class Push(Tag):
 
 
 @verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
-def push(options: Push) -> None:
+def push(options: Push) -> verb.Result:
     """Push a verified image and its tags to a registry; safe to repeat.
 
     If the image exists for several platforms, its floating tags point to an index. The push for
@@ -63,8 +60,9 @@ def push(options: Push) -> None:
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, save
-    from torch_images.publish.push import Transfer, preview, publish
-    from torch_images.publish.registry import contents, retry
+    from torch_images.publish.push import indexes, plan, push, send
+    from torch_images.publish.registry import retry
+    from torch_images.publish.tag_rules import STAYS
     from torch_images.verify.identify import verified_image
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
@@ -72,33 +70,24 @@ def push(options: Push) -> None:
     engine = verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
     lookup = verb.registry_lookup(options.retries)
-    look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace)
-    planned = look()
+    look = partial(plan, config, subject, where, lookup=lookup, workspace=workspace)
     if options.dry_run:
-        text = report.moves(planned.moves, done=False)
-        print(verb.as_json([asdict(m) for m in planned.moves]) if options.json else text)
-        return
-    with verb.transfer_progress() as show:
-        planned = publish(
-            *(look, subject.info.id, engine),
-            run=run,
-            retries=options.retries,
-            transfer=Transfer(show),
-            say=verb.say,
-        )
-    platform = subject.plan.spec.platform.name
-    look_inside = partial(contents, planned.names[0], run, platform=platform)
-    content = retry(look_inside, retries=options.retries, say=verb.say)
+        moves = look()
+        text = report.moves(moves, done=False)
+        return verb.Result(data=[asdict(m) for m in moves], text=text)
+
+    def carry_out(move: Move) -> None:
+        retry(partial(send, move, engine, run), retries=options.retries, say=verb.say)
+
+    moves, now = push(look, carry_out)
     sheet = describe(
         subject,
-        engine,
-        *content,
         commit=revision(workspace.root, run) or "",
-        references=planned.names,
-        indexes=planned.indexes,
+        references=[move.reference for move in moves if move.state != STAYS],
+        indexes=indexes(now),
     )
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))
+    return verb.Result(data=sheet, text=report.moves(moves, done=True))
 
 
 class Datasheet(Image, Json):
@@ -106,8 +95,8 @@ class Datasheet(Image, Json):
 
 
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(options: Datasheet) -> None:
-    """Print the facts of a verified image: versions, layers with sizes, digests, checks."""
+def datasheet(options: Datasheet) -> verb.Result:
+    """Print the facts of a verified image: versions, packages, digests, checks."""
     from torch_images.build.build import revision
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, markdown, save
@@ -115,11 +104,9 @@ def datasheet(options: Datasheet) -> None:
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
-    content = engine.contents(subject.info.id)
-    commit = revision(workspace.root, Runner()) or ""
-    sheet = describe(subject, engine, *content, commit=commit)
+    sheet = describe(subject, commit=revision(workspace.root, Runner()) or "")
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
+    return verb.Result(data=sheet, text=markdown(sheet).rstrip())
 
 
 class Runpod(Registry, Json):
@@ -131,42 +118,21 @@ class Runpod(Registry, Json):
         "id of registry credentials in your RunPod account, for an image that is not public"
     )
     geforce: bool = flag("allow only machines on which GeForce GPUs work too")
-    apply: bool = flag("create the template, or update the one of its name; needs RUNPOD_API_KEY")
-    dry_run: bool = flag("only show what would change", needs="apply")
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
-def runpod(options: Runpod) -> None:
-    """Print a RunPod pod template; with --apply, create or update it there."""
+def runpod(options: Runpod) -> verb.Result:
+    """Print a RunPod pod template, and the command that creates it there."""
     from torch_images.cli import report
-    from torch_images.errors import UsageError
-    from torch_images.publish.runpod import Templates, body, changes, readme
+    from torch_images.publish.runpod import body, command, readme
 
     config, workspace = verb.config(), verb.workspace()
-    key = os.environ.get("RUNPOD_API_KEY", "")
-    if options.apply and not key:
-        raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
     subject = _pod_image(options, config, workspace)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
     text = readme(config, subject, template)
-    if not options.apply:
-        print(verb.as_json({"template": template, "readme": text} if options.json else template))
-    else:
-        templates = Templates(config, key, workspace.network)
-        if options.credentials:
-            templates.require_credentials(options.credentials)
-        existing = templates.find(template["name"])
-        differences = changes(template, existing)
-        print(report.template(template["name"], existing, differences), file=sys.stderr)
-        if options.dry_run:
-            if options.json:
-                print(verb.as_json({"template": template, "changes": differences}))
-            return
-        identifier = templates.save(template, existing)
-        done = {"id": identifier, "template": template, "readme": text}
-        print(verb.as_json(done) if options.json else identifier)
     if not options.json:
-        print(report.readme(text), file=sys.stderr)
+        verb.say(report.pod(text, command(config)))
+    return verb.Result(data={"template": template, "readme": text}, text=verb.as_json(template))
 
 
 def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
@@ -174,7 +140,7 @@ def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImag
     from torch_images.config.choose import choose
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
-    from torch_images.publish.registry import has_host, is_public, published, retry
+    from torch_images.publish.registry import at, has_host, is_public, of_platform, pull_size, retry
     from torch_images.publish.runpod import CONSOLE, PLATFORM, built, in_registry
     from torch_images.verify.identify import verified_image
 
@@ -184,9 +150,10 @@ def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImag
     if has_host(image):
         if options.registry:
             raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
-        look = partial(published, image, Runner(), platform=PLATFORM)
-        image_info = retry(look, retries=5, say=verb.say)
-        subject = in_registry(config, image, image_info)
+        look = partial(of_platform, image, PLATFORM, Runner())
+        found = retry(look, retries=5, say=verb.say)
+        size = retry(partial(pull_size, at(image, found.digest), Runner()), retries=5, say=verb.say)
+        subject = in_registry(config, image, found, size)
         verb.say(f"{image} was not verified here: its template follows its labels")
     else:
         verified = verified_image(config, image, workspace, verb.engine())
@@ -201,16 +168,16 @@ def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImag
 
 class Site(Registry):
     output: str = option("folder for the site, new or holding an earlier one (default: build/site)")
-    commit: str = option("commit of this project to show on the pages")
+    commit: str = option("commit of this project to show on the page")
 
 
 @verb.verb(Site, example="site --output build/site")
-def site(options: Site) -> None:
-    """Write a static site: an image picker by GPU and driver, and a page for each image."""
+def site(options: Site) -> verb.Result:
+    """Write a static site: an image picker by GPU and driver, and the list of images."""
     from torch_images.publish.site import generate, write
 
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
     folder = write(files, Path(options.output) if options.output else workspace.output / "site")
-    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
+    return verb.Result(text=f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

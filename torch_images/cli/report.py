@@ -12,7 +12,7 @@ from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
-from torch_images.cli.program import as_called
+from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, Jobs, choose, hours, triton_hours
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a build does not need these imports
     from torch_images.fetch.update import Finding
     from torch_images.maintain.gc import Item
     from torch_images.oci.diff import Difference
-    from torch_images.publish.pipeline import Made
+    from torch_images.pipeline.make import Made
     from torch_images.verify.reproduce import Verdict
     from torch_images.verify.verify import VerifyReport
 
@@ -91,8 +91,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         return []
     count = len(spec.arches)
     jobs = choose(builder, count, jobs=options.jobs)
-    tools = lock.tools.wheels if lock.tools else ()
-    size = sum(wheel.size for wheel in tools) + sum(a.size for a in lock.all_archives)
     return [
         *(
             f"compiles {tree.name} {lock.compiled[tree.name]} from {tree.repository} at "
@@ -101,17 +99,10 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
         (
-            f"stages: toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
-            f"{size / 1e6:.0f} MB to download), "
-            f"{', '.join(f'compile-{tree.name}' for tree in lock.sources.trees)}, environment, "
-            f"{'variant, ' if spec.variant.adds else ''}runtime"
-        ),
-        (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
         ),
         f"time: {_time(image, jobs, builder)}",
-        ("tested: the only full tree compiled so far is PyTorch 2.6.0 for 9.0 (docs/compile.md)"),
     ]
 
 
@@ -200,17 +191,12 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     return as_called("\n".join(lines))
 
 
-def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[str]) -> str:
-    """What applying a pod template changes."""
-    if existing and not changes:
-        return f"{name} ({existing['id']}) is up to date"
-    head = f"{name} ({existing['id']}) changes:" if existing else f"{name} is new:"
-    return "\n".join([head, *(f"  {line}" for line in changes)])
-
-
-def readme(text: str) -> str:
-    """The readme of a pod template, which RunPod's API does not take."""
-    return f"RunPod's API takes no readme; paste this one into the template:\n\n{text}"
+def pod(readme: str, command: str) -> str:
+    """How a printed pod template gets to RunPod, whose API takes no readme."""
+    return (
+        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
+        f"  {command}\n\nthen paste this readme into the template, in RunPod's console:\n\n{readme}"
+    )
 
 
 def picked(answer: dict[str, Any]) -> str:
@@ -320,14 +306,11 @@ def verdict(result: Verdict) -> str:
 
 
 def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
-    """A table of differences: layer, kind, path, both values."""
+    """A table of differences: layer, kind, path."""
     lines = [f"  {'layer':<6} {'kind':<14} path"]
     for one in items[:limit]:
         where = str(one.layer) if one.layer else "-"
-        lines.append(f"  {where:<6} {one.kind:<14} {one.path}")
-        if one.first or one.second:
-            values = f"{one.first or 'nothing'} -> {one.second or 'nothing'}"
-            lines.append(f"  {'':<21} {values[:160]}")
+        lines.append(f"  {where:<6} {one.kind:<14} {one.path or '(the whole layer)'}")
     if len(items) > limit:
         lines.append(f"  and {len(items) - limit} more; --json lists them all")
     return lines

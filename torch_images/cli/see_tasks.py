@@ -29,10 +29,10 @@ class Matrix(Json):
 
 
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
-def matrix(options: Matrix) -> None:
-    """Print every image of images.yaml by its identifier, and whether it was built and verified."""
+def matrix(options: Matrix) -> verb.Result:
+    """Print every image of images.yaml, and whether it was built and verified."""
     from torch_images.config import selection
-    from torch_images.publish import ledger
+    from torch_images.verify import ledger
 
     config, workspace = verb.config(), verb.workspace()
     specs = selection.select(config, options.select, options.platform or selection.ALL)
@@ -52,26 +52,23 @@ def matrix(options: Matrix) -> None:
     states = ledger.states(config, tuple(names), proofs, verb.ROOT, workspace.locks)
     if options.untested:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
-    if options.json:
-        listed = [
-            {
-                **selection.describe(spec),
-                "inputs": states[spec].inputs,
-                "tested": states[spec].tested,
-                "proof": states[spec].words,
-                **({"reference": name} if name else {}),
-            }
-            for spec, name in names.items()
-        ]
-        print(verb.as_json({"image": listed}))
-        return
+    listed = [
+        {
+            **selection.describe(spec),
+            "inputs": states[spec].inputs,
+            "tested": states[spec].tested,
+            "proof": states[spec].words,
+            **({"reference": name} if name else {}),
+        }
+        for spec, name in names.items()
+    ]
     width = max((len(spec.id) for spec in names), default=0)
     lines = (
         f"{spec.id:<{width}}  torch {spec.torch}  {' '.join(a.name for a in spec.architectures)}  "
         f"{states[spec].words}"
         for spec in names
     )
-    print("\n".join(lines))
+    return verb.Result(data={"image": listed}, text="\n".join(lines))
 
 
 class Pick(Registry, Json):
@@ -94,28 +91,23 @@ class Pick(Registry, Json):
 
 
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
-def pick(options: Pick) -> None:
+def pick(options: Pick) -> verb.Result:
     """Print the image to run on a GPU and a driver, how to run it, and why."""
     from torch_images.cli import report
-    from torch_images.cli.program import called
+    from torch_images.cli.called import called
     from torch_images.config.selection import find_image
-    from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
+    from torch_images.pick.drivers import find_driver
+    from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
+    from torch_images.pick.pick import answer, commands, pick
     from torch_images.platforms import native
-    from torch_images.publish import ledger
-    from torch_images.publish.drivers import find_driver
-    from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
-    from torch_images.publish.pick import answer, commands, pick
+    from torch_images.verify import ledger
 
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
     if options.list:
-        others = ("gpu", "driver", "published", "torch", "base", "variant", "platform", "registry")
-        if given := [name for name in others if getattr(options, name)]:
-            raise UsageError("--list prints every known GPU", f"leave --{given[0]} out")
         gpus = known_gpus(config)
-        print(verb.as_json({"gpu": gpus}) if options.json else report.gpus(gpus))
-        return
+        return verb.Result(data={"gpu": gpus}, text=report.gpus(gpus))
     lines = ledger.read(verb.ROOT)
 
     def state(spec: ImageSpec) -> ledger.State:
@@ -146,7 +138,7 @@ def pick(options: Pick) -> None:
         program=called(),
         machine=native(),
     )
-    print(verb.as_json(choice) if options.json else report.picked(choice))
+    return verb.Result(data=choice, text=report.picked(choice))
 
 
 def _is_published(reference: str, identifier: str) -> bool:
@@ -162,7 +154,7 @@ class Render(Options):
 
 
 @verb.verb(Render, example="render cu130-sm120-torch2.14.1-trixie-runtime")
-def render(options: Render) -> None:
+def render(options: Render) -> verb.Result:
     """Print an image's Dockerfile, or write its whole build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
@@ -174,18 +166,16 @@ def render(options: Render) -> None:
     config, workspace = verb.config(), verb.workspace()
     locked = lock_image(config, find_image(config, options.image), workspace.locks)
     if options.standalone:
-        _write_standalone(config, locked, Path(options.output))
-        return
+        return _write_standalone(config, locked, Path(options.output))
     context = plan_image(config, locked, verb.ROOT).context
-    if options.output:
-        write_context(context, Path(options.output), keep=True)
-        print(f"wrote {len(context.files)} files to {options.output}")
-    else:
-        print(context.dockerfile)
+    if not options.output:
+        return verb.Result(text=context.dockerfile)
+    write_context(context, Path(options.output), keep=True)
+    return verb.Result(text=f"wrote {len(context.files)} files to {options.output}")
 
 
-def _write_standalone(config: Config, image: LockedImage, folder: Path) -> None:
-    """Write a standalone folder, and print how to build it. Needs mmdebstrap, but no engine."""
+def _write_standalone(config: Config, image: LockedImage, folder: Path) -> verb.Result:
+    """Write a standalone folder, and say how to build it. Needs mmdebstrap, but no engine."""
     from torch_images.build.bake import BuildOptions
     from torch_images.build.standalone import check_standalone, write_standalone
     from torch_images.host.runner import Runner
@@ -197,5 +187,6 @@ def _write_standalone(config: Config, image: LockedImage, folder: Path) -> None:
         verb.engine(bootstraps=True)
     write_standalone(config, image, verb.workspace(), how, folder, run=Runner())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"wrote {size / 1e6:.0f} MB to {folder}")
-    print(f"build it with: docker buildx build --tag NAME {shlex.quote(str(folder))}")
+    command = f"docker buildx build --tag NAME {shlex.quote(str(folder))}"
+    text = f"wrote {size / 1e6:.0f} MB to {folder}\nbuild it with: {command}"
+    return verb.Result(text=text)

@@ -10,22 +10,28 @@ from packaging.version import Version
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
-from torch_images.publish import ledger
-from torch_images.publish.tag_rules import floating
+from torch_images.verify import ledger
 
 # The pages with generated tables.
 PAGES = ("README.md", "docs/build.md")
-_NO_COMPAT = "none: `locks/` has no compat library for it yet"
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tables(config: Config, root: Path, locks: Path) -> dict[str, str]:
     """Every generated table, by the name of its marker in the text."""
-    return {"drivers": _drivers(config, locks), "images": _images(config, root, locks)}
+    return {
+        "drivers": _drivers(config, locks),
+        "images": _images(config, root, locks),
+        "variants": _variants(config),
+        "extras": _extras(config),
+        "bases": _bases(config),
+        "sources": _sources(config),
+    }
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
@@ -69,7 +75,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
         rows.append(cells)
     header = ["Image", "PyTorch", "Triton", "Python", "Driver"]
     header += [f"Architectures, {platform}" for platform in config.platforms]
-    return "\n".join(table([*header, "Tags", "Tested images"], rows)) + "\n"
+    return _text([*header, "Tags", "Tested images"], rows)
 
 
 def _short(tags: Sequence[str], torch: str) -> Sequence[str]:
@@ -92,16 +98,55 @@ def _drivers(config: Config, locks: Path) -> str:
         native = f"{cuda.driver} or newer"
         if cuda.older_branch:
             native += (
-                f"; from {cuda.older_branch} on GPUs that it supports, unless your code compiles "
-                "PTX at run time (Numba, CuPy raw kernels)"
+                f"; {cuda.older_branch} and newer work if they support your GPU, except for code "
+                "that compiles PTX at run time (Numba, CuPy raw kernels)"
             )
         version = compat[cuda.version]
         older = (
             f"{', '.join(map(str, cuda.compat))}, built with `--compat` ({version})"
             if version
-            else _NO_COMPAT
+            else "none yet"
         )
         rows.append((f"`{cuda.repository}`", native, older))
     older = "Older driver branches that also work, on data-centre and professional GPUs"
     header = ["Image", "Driver, on any GPU", f"{older} ({config.platforms[0]})"]
+    return _text(header, rows)
+
+
+def _variants(config: Config) -> str:
+    """A row for each variant of the catalogue: what it holds, and for which CUDA versions."""
+    specs, rows = matrix(config), []
+    for variant in config.variants:
+        versions = dict.fromkeys(s.cuda.version for s in specs if s.variant == variant)
+        if versions:
+            rows.append((f"`{variant.name}`", variant.description, ", ".join(versions)))
+    return _text(["Variant", "Contents", "In the catalogue for CUDA"], rows)
+
+
+def _extras(config: Config) -> str:
+    """A row for each extra that a variant has."""
+    rows = []
+    for extra in config.extras:
+        users = [f"`{v.name}`" for v in config.variants if extra in v.extras]
+        if users:
+            rows.append((f"`{extra.name}`", extra.description, ", ".join(users)))
+    return _text(["Extra", "Contents", "In variants"], rows)
+
+
+def _bases(config: Config) -> str:
+    """A row for each base of the catalogue, with the CUDA versions that have it by default."""
+    used, rows = {spec.base for spec in matrix(config)}, []
+    for base in config.bases:
+        if base in used:
+            default = [cuda.version for cuda in config.cudas if cuda.base == base.name]
+            rows.append((f"`{base.name}`", base.description, base.python, ", ".join(default)))
+    return _text(["Base", "Contents", "Python", "Default for CUDA"], rows)
+
+
+def _sources(config: Config) -> str:
+    rows = [(f"`{source.name}`", source.description) for source in config.sources]
+    return _text(["Source", "torch and Triton"], rows)
+
+
+def _text(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(table(header, rows)) + "\n"

@@ -1,30 +1,27 @@
-"""What the verbs share: how they fail, where they work, and how they print.
+"""What the verbs share: how they are declared, where they work, and how they show progress.
 
-Imports stay inside the functions, so that `invoke --list` needs neither Docker nor YAML.
+Imports stay inside the functions, so that `./inv --list` needs neither Docker nor YAML.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from invoke.exceptions import Exit
-from invoke.parser.argument import Argument
-from invoke.tasks import Task
-
 from torch_images import project
+from torch_images.cli.called import as_called, line
 from torch_images.cli.options import Options
-from torch_images.cli.program import as_called, line
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.interrupts import CODE, TEXT, finishing, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
@@ -51,56 +48,49 @@ logging.getLogger("torch_images").addHandler(_warnings)
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides its lines about retries
 
 
-class Verb(Task[Any]):
-    """An Invoke task whose arguments derive from its options."""
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a verb prints: `text`, or `data` with --json.
 
-    def __init__(self, body: Callable[..., None], options: type[Options]) -> None:
-        super().__init__(body, positional=())
-        self.options = options
-
-    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002  Invoke's
-        """The arguments that Invoke parses for this verb."""
-        return self.options.arguments()
-
-
-def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None]], Verb]:
-    """Turn a function of options into a verb.
-
-    Its errors are one line and an exit code, without a traceback. `example` is a command line
-    without the program's name; the verb's help ends with it.
+    `then` is called afterwards, and raises what makes the verb fail all the same.
     """
 
-    def decorate(function: Callable[[T], None]) -> Verb:
-        @functools.wraps(function)
-        def body(_: object, **words: Any) -> None:
-            try:
-                with finishing():
-                    raise_from_now_on()
-                    function(options.of(words))
-                    sys.stdout.flush()
-            except TorchImagesError as error:
-                raise _exit(error) from None
-            except BrokenPipeError:  # `./inv matrix | head`: the reader has left
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise Exit(code=0) from None
-            except OSError as error:
-                from torch_images.host.diagnose import of_system
+    text: str
+    data: Any = None
+    then: Callable[[], object] = lambda: None
 
-                if not (problem := of_system(error)):
-                    raise
-                raise _exit(problem) from None
-            except KeyboardInterrupt:  # Ctrl-C while Python's own handler is in place
-                raise Exit(TEXT, code=CODE) from None
 
-        if example:
-            body.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"
-        return Verb(body, options)
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """A function of options that a command line calls by its name.
+
+    `example` is a command line without the program's name; the verb's help ends with it.
+    """
+
+    name: str
+    function: Callable[[Any], Result | None]
+    options: type[Options]
+    example: str
+
+    @property
+    def doc(self) -> str:
+        """The text of its help."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def summary(self) -> str:
+        """The first line of its help."""
+        return self.doc.partition("\n")[0]
+
+
+def verb(options: type[T], *, example: str) -> Callable[[Callable[[T], Result | None]], Verb]:
+    """Turn a function of options into a verb."""
+
+    def decorate(function: Callable[[T], Result | None]) -> Verb:
+        name = function.__name__.replace("_", "-")
+        return Verb(name=name, function=function, options=options, example=example)
 
     return decorate
-
-
-def _exit(error: TorchImagesError) -> Exit:
-    return Exit(red(line(error)), code=error.exit_code)
 
 
 def config(*, damaged_ok: bool = False) -> Config:
@@ -210,7 +200,7 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
 
 def complain(name: str, problem: TorchImagesError) -> None:
     """Print the error of one of several items on stderr; the others go on."""
-    print(red(line(problem, name)), file=sys.stderr, flush=True)
+    print(line(problem, name), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
@@ -228,26 +218,18 @@ def say(text: str) -> None:
 def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
     """Yields a function that moves a bar on a terminal: to the amount done, of the total if known.
 
-    `form` are tqdm's arguments. tqdm is imported at the first update, because that takes 30 ms.
+    `form` are tqdm's arguments.
     """
-    began, bars = time.time(), list[Any]()
+    from tqdm import tqdm
 
-    def show(done: float, total: float | None) -> None:
-        if not sys.stderr.isatty():
-            return
-        if not bars:
-            from tqdm import tqdm
+    # No line before the first update: another program may show its progress until then.
+    with tqdm(file=sys.stderr, leave=False, disable=None, delay=1e-9, **form) as bar:
 
-            bars.append(tqdm(file=sys.stderr, leave=False, **form))
-            bars[0].start_t = began
-        bars[0].total = total
-        bars[0].update(done - bars[0].n)
+        def show(done: float, total: float | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
 
-    try:
         yield show
-    finally:
-        for bar in bars:
-            bar.close()
 
 
 @contextlib.contextmanager
@@ -260,18 +242,17 @@ def transfer_progress() -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
-    began = said = time.monotonic()
+    began = last = time.monotonic()
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
     with _bar(bar_format=form) as bar:
 
         def show(share: float) -> None:
-            nonlocal said
+            nonlocal last
             bar(share, 1.0)
             now = time.monotonic()
-            if not sys.stderr.isatty() and now - said >= _QUIET and share < 1:
-                said = now
-                left = f", about {(now - began) * (1 / share - 1):.0f} s left" if share else ""
-                say(f"{share:.0%} of the checks are done after {now - began:.0f} s{left}")
+            if not sys.stderr.isatty() and now - last >= _QUIET and share < 1:
+                last = now
+                say(f"{share:.0%} of the checks are done after {now - began:.0f} s")
 
         yield show
 
@@ -292,10 +273,3 @@ def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
 def as_json(document: Any) -> str:
     """JSON, as --json prints it."""
     return as_called(json.dumps(document, indent=2))
-
-
-def red(text: str) -> str:
-    """Red on a terminal, unless NO_COLOR is set (https://no-color.org)."""
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
-        return f"\x1b[31m{text}\x1b[0m"
-    return text

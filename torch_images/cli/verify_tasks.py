@@ -23,7 +23,7 @@ class Verify(Image, Json):
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")
-def verify(options: Verify) -> None:
+def verify(options: Verify) -> verb.Result:
     """Check a built image against images.yaml and its lock."""
     import datetime as dt
     from dataclasses import asdict
@@ -33,7 +33,7 @@ def verify(options: Verify) -> None:
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.project import LEDGER
-    from torch_images.publish import ledger
+    from torch_images.verify import ledger
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
     from torch_images.verify.verify import verify as check
@@ -53,12 +53,7 @@ def verify(options: Verify) -> None:
             gpus=options.gpus,
             progress=progress,
         )
-    if options.json:
-        print(verb.as_json({**asdict(proof), "passed": proof.passed}))
-    require(proof)
-    if not options.json:
-        print(report.verified(proof))
-    if options.record:
+    if options.record and proof.passed:
         line = ledger.passed(
             plan,
             proof,
@@ -74,6 +69,11 @@ def verify(options: Verify) -> None:
             verb.say(
                 "not recorded: no check ran on a GPU, or the build resolved a part of its lock"
             )
+    return verb.Result(
+        data={**asdict(proof), "passed": proof.passed},
+        text=report.verified(proof) if proof.passed else "",
+        then=partial(require, proof),
+    )
 
 
 class Reproduce(Json):
@@ -85,7 +85,7 @@ class Reproduce(Json):
 
 
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
-def reproduce(options: Reproduce) -> None:
+def reproduce(options: Reproduce) -> verb.Result:
     """Rebuild an image from nothing and compare the two."""
     from dataclasses import asdict
 
@@ -93,8 +93,8 @@ def reproduce(options: Reproduce) -> None:
     from torch_images.config.choose import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
-    from torch_images.publish import ledger
     from torch_images.publish.registry import exact, has_host, retry
+    from torch_images.verify import ledger
     from torch_images.verify.reproduce import reproduce as again
 
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
@@ -112,18 +112,21 @@ def reproduce(options: Reproduce) -> None:
         repository=options.repository,
         recorded=partial(ledger.commit_of, workspace.root),
     )
-    print(verb.as_json(asdict(verdict)) if options.json else report.verdict(verdict))
-    if not verdict.reproducible:
-        count = len(verdict.differences)
-        raise VerifyError(f"{image} is not reproducible: {count} differences")
+
+    def require() -> None:
+        if not verdict.reproducible:
+            count = len(verdict.differences)
+            raise VerifyError(f"{image} is not reproducible: {count} differences")
+
+    return verb.Result(data=asdict(verdict), text=report.verdict(verdict), then=require)
 
 
 @verb.verb(Image, example="sbom torch-cu130:sm120")
-def sbom(options: Image) -> None:
+def sbom(options: Image) -> verb.Result:
     """Print the SBOM of an image: CycloneDX, JSON."""
     from torch_images.verify.identify import identify
     from torch_images.verify.sbom import read
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, options.image, workspace, engine)
-    print(read(reference, engine, verb.say), end="")
+    return verb.Result(text=read(reference, engine, verb.say).rstrip("\n"))

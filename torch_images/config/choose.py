@@ -277,9 +277,7 @@ def same_files(spec: ImageSpec) -> str | None:
 
 def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     """Why an image is not built for an architecture; None if it is."""
-    cuda, base, source = spec.cuda, spec.base, spec.source
-    if base.images and not base.image(cuda.version):
-        return f"base {base.name} has no image for CUDA {cuda.version}"
+    cuda, source = spec.cuda, spec.source
     if spec.compat and spec.platform.name not in dict(config.compat.repositories):
         return f"images.yaml names no repository with NVIDIA's compat library for {spec.platform}"
     published = None if source.compiled else spec.release

@@ -105,16 +105,8 @@ class Cuda(Section, keys={"version": NAME}):
 
 def with_indexes(cuda: Cuda) -> Cuda:
     """A CUDA version with the releases of torch of all its indexes, the oldest first."""
-    for place, torch in enumerate(cuda.torch):
-        if Version(torch).is_prerelease:
-            problem = "is a pre-release, and the main index may not provide those"
-            hint = "list it under `indexes`, below the index that has it"
-            raise Wrong(problem, hint, at=("torch", place))
     releases = {Version(torch): torch for torch in cuda.torch}
     for place, index in enumerate(cuda.indexes):
-        if index.url in [other.url for other in cuda.indexes[:place]]:
-            problem = f"lists the index {index.url} twice"
-            raise Wrong(problem, "join its entries", at=("indexes", place))
         for number, torch in enumerate(index.torch):
             if Version(torch) in releases:
                 problem = "is listed twice for one CUDA version"

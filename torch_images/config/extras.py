@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -48,15 +47,6 @@ def _for_all(value: Any, info: ValidationInfo) -> Any:
     return dict.fromkeys(kept(info, "cuda") if value else (), value)
 
 
-def _apart(links: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The links. Raises Wrong if one is inside another."""
-    for (one, _), (other, _) in itertools.product(links, links):
-        if other.startswith(f"{one}/"):
-            problem = f"is inside '{one}', which is also a link"
-            raise Wrong(problem, at=(other, "[key]"))
-    return links
-
-
 @dataclass(frozen=True, kw_only=True)
 class Extra(Section, keys={"name": NAME}):
     """A group of wheels that variants can add.
@@ -95,12 +85,11 @@ class Extra(Section, keys={"name": NAME}):
     ] = ()
     arches: Annotated[tuple[fields.ArchName, ...], FILLED] = ()
     replaces: Annotated[tuple[fields.WheelName, ...], FILLED] = ()
-    unpack: fields.OwnFolder = ""
+    unpack: fields.Folder = ""
     links: Annotated[
         tuple[tuple[str, str], ...],
         pairs(fields.Below, fields.Below),
         FILLED,
-        AfterValidator(_apart),
     ] = ()
     conflicts: Annotated[tuple[tuple[str, str], ...], pairs(str, str)] = ()
     environment: Annotated[
@@ -179,7 +168,7 @@ class Variant(Section, keys={"name": NAME}):
     packages: tuple[fields.DebianPackage, ...] = ()
     wheels: fields.Requirements = ()
     extras: tuple[Annotated[Extra, entry("extra")], ...] = ()
-    cuda_home: fields.OwnFolder = ""
+    cuda_home: fields.Folder = ""
     command: Annotated[str, matches(r"[a-z][a-z0-9-]*", "a command")] = "torch-info"
     folder: fields.Folder = ""
     ports: tuple[fields.Port, ...] = ()

@@ -11,34 +11,27 @@ could register its name in the main index, as happened to torchtriton in Decembe
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from packaging.version import Version
 from pydantic import AfterValidator
 
 from torch_images.config.fields import Pins, WheelName
 from torch_images.config.schema import FILLED, Section, Wrong
 
-_LOOPBACK = ("localhost", "127.0.0.1")
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"  # of a path: neither "." nor ".."
+_HOST = r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[1-9][0-9]{0,4})?"
 _URL = re.compile(
-    r"(?P<scheme>https?)://(?P<host>[a-z0-9]+(?:[.-]+[a-z0-9]+)*)(?::(?P<port>[1-9][0-9]{0,4}))?"
-    rf"(?:/{_STEP})*"
+    rf"(?:https://{_HOST}|http://(?:localhost|127\.0\.0\.1)(?::[1-9][0-9]{{0,4}})?)(?:/{_STEP})*"
 )
-_NIGHT = re.compile(r"\.dev(20[0-9]{6})$")
-_LONGEST, _MOST_PORTS = 200, 65535
 
 
 def _url(text: str) -> str:
     url = text.rstrip("/")
-    if "@" in url:  # not repeated: it may contain a password
-        raise Wrong("names a user", "give a URL that needs no password", quote=False)
-    if not is_index(url):
+    if not is_index(url):  # not repeated: it may contain a password
         hint = "give one like https://download.pytorch.org/whl/cu128"
-        raise Wrong("is not the https URL of an index", hint)
+        raise Wrong("is not the https URL of an index without user", hint, quote=False)
     return url
 
 
@@ -47,20 +40,6 @@ def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
         problem = "does not name torch, whose releases come from this index"
         raise Wrong(problem, "add torch to them")
     return names
-
-
-def _dated(releases: tuple[str, ...]) -> tuple[str, ...]:
-    """Releases, if the version of each nightly build has its date."""
-    for place, release in enumerate(releases):
-        night = _NIGHT.search(release)
-        try:
-            day = dt.datetime.strptime(night[1], "%Y%m%d") if night else None  # noqa: DTZ007
-        except ValueError:
-            day = None
-        if Version(release).is_devrelease and not day:
-            problem = "lacks the date of a nightly build"
-            raise Wrong(problem, "write it like 2.16.0.dev20261120", at=(place,))
-    return releases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +53,7 @@ class Index(Section):
 
     url: Annotated[str, AfterValidator(_url)]
     packages: Annotated[tuple[WheelName, ...], FILLED, AfterValidator(_packages)]
-    torch: Annotated[Pins, FILLED, AfterValidator(_dated)]
+    torch: Annotated[Pins, FILLED]
 
 
 def origin(name: str, index: Index | None) -> str:
@@ -90,7 +69,4 @@ def is_index(url: str) -> bool:
 
     It is an https URL without user, query and final slash; http only for this machine's loopback.
     """
-    parts = _URL.fullmatch(url) if len(url) <= _LONGEST else None
-    if not parts or int(parts["port"] or 1) > _MOST_PORTS:
-        return False
-    return parts["scheme"] == "https" or parts["host"] in _LOOPBACK
+    return bool(_URL.fullmatch(url))

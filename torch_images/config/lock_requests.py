@@ -52,7 +52,7 @@ class LockRequest:
     `request`: requirements or names of packages, sorted and without blanks.
     `platform`: of the wheels or packages. The name has its suffix, before a variant.
     At most one of these five is set; if none is, the lock has wheels:
-    `base`: the packages of a base; with `image`, they are added to that tagged image.
+    `base`: the packages of a base.
     `compat`: one of NVIDIA's compat packages.
     `source`: the trees of a source.
     `cuda`: the archives of a compiler, below the root URL `archives`.
@@ -73,7 +73,6 @@ class LockRequest:
     platform: Platform = AMD64
     python: str = ""
     base: Base | None = None
-    image: str = ""
     compat: Compat | None = None
     source: Source | None = None
     cuda: Cuda | None = None
@@ -90,7 +89,7 @@ class LockRequest:
     @property
     def by_apt(self) -> bool:
         """Whether apt resolves it in an empty root file system of mmdebstrap."""
-        return bool(self.compat or (self.base and self.base.suite))
+        return bool(self.compat or self.base)
 
     def path(self, folder: Path) -> Path:
         """The file, in the folder of all locks."""
@@ -194,14 +193,11 @@ def locked_images(config: Config) -> tuple[ImageSpec, ...]:
 def base_input(spec: ImageSpec) -> LockRequest:
     """The lock of an image's base."""
     base, platform = spec.base, spec.platform
-    image = base.image(spec.cuda.version)
-    name = f"base-{base.name}-{spec.cuda.short}" if image else f"base-{base.name}"
     return LockRequest(
-        name=name + platform.suffix,
+        name=f"base-{base.name}{platform.suffix}",
         request=_request(base.packages),
         platform=platform,
         base=base,
-        image=image,
     )
 
 

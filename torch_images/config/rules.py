@@ -7,24 +7,17 @@ before it.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch_images.arch import Capability
-from torch_images.config.extras import Extra
-from torch_images.config.fields import overlap
 from torch_images.config.sources import Source
-from torch_images.config.types import AXES, Config
+from torch_images.config.types import Config
 from torch_images.errors import suggest
 
-# More combinations would take seconds to enumerate, and hours each to build.
-_MOST_COMBINATIONS = 20000
 # Parts of identifiers and tags that no name may look like.
 _RESERVED = re.compile(r"latest|compat|amd64|arm64|(?:cu|sm|torch|py)[0-9].*")
-# Keys of a source that only matter for compiling torch.
-_COMPILING = ("beside", "overrides", "packages", "wheels", "headers", "features", "without")
 Place = tuple[str | int, ...]
 
 
@@ -42,14 +35,6 @@ def problems(config: Config) -> Iterator[Problem]:
     """All problems of a configuration."""
     for rule in _RULES:
         yield from rule(config)
-
-
-def _size(config: Config) -> Iterator[Problem]:
-    most = math.prod(len(config.names(axis)) for axis in AXES if axis not in ("cuda", "torch"))
-    most *= sum(len(cuda.torch) for cuda in config.cudas)
-    if most > _MOST_COMBINATIONS:
-        hint = f"remove some, so that {_MOST_COMBINATIONS} or fewer are left"
-        yield Problem((), f"has {most} combinations of {', '.join(AXES)}", hint)
 
 
 def _names(config: Config) -> Iterator[Problem]:
@@ -74,18 +59,14 @@ def _order(config: Config) -> Iterator[Problem]:
 
 
 def _gpus(config: Config) -> Iterator[Problem]:
-    lists = [
-        (("architectures", arch.name, key), names)
-        for arch in config.architectures
-        for key, names in (("geforce", arch.geforce), ("gpus", arch.gpus))
-    ]
-    lists += [(("other-gpus", str(o.capability), ""), o.names) for o in config.other_gpus]
-    seen: set[str] = set()
-    for path, names in lists:
-        for place, gpu in enumerate(names):
-            if gpu in seen:
-                yield Problem((*path, place), f"lists the GPU '{gpu}' twice", "leave one")
-            seen.add(gpu)
+    seen = {
+        gpu
+        for names in (
+            *((*arch.gpus, *arch.geforce) for arch in config.architectures),
+            *(other.names for other in config.other_gpus),
+        )
+        for gpu in names
+    }
     named: list[tuple[Place, str]] = [
         *((("arm64-gpus", place), gpu) for place, gpu in enumerate(config.arm64_gpus)),
         *((("gpu-aliases", gpu), gpu) for gpu, _ in config.gpu_aliases),
@@ -98,48 +79,18 @@ def _gpus(config: Config) -> Iterator[Problem]:
 def _cudas(config: Config) -> Iterator[Problem]:
     for cuda in config.cudas:
         path = ("cuda", cuda.version)
-        if bool(cuda.release) != bool(cuda.archives):
-            yield Problem(path, "must give both release and archives, or neither")
-        major = re.escape(cuda.version)
-        if cuda.release and not re.fullmatch(rf"{major}\.[0-9]{{1,2}}", cuda.release):
-            text = f"is not a release of CUDA {cuda.version} like {cuda.version}.1"
-            yield Problem((*path, "release"), text, quote=True)
         if cuda.base not in config.names("base"):
             hint = suggest(cuda.base, config.names("base"))
             yield Problem((*path, "base"), "is an unknown base", hint, quote=True)
-        if int(cuda.floor) > int(cuda.driver.partition(".")[0]):
-            yield Problem((*path, "floor"), f"is newer than the driver {cuda.driver}", quote=True)
-
-
-def _bases(config: Config) -> Iterator[Problem]:
-    for base in config.bases:
-        path = ("bases", base.name)
-        if bool(base.suite) == bool(base.images):
-            yield Problem(path, "must have either a suite to bootstrap or images, not both")
-        if base.images and not base.mirror:
-            yield Problem(path, "lacks the mirror of its packages")
 
 
 def _sources(config: Config) -> Iterator[Problem]:
     for source in config.sources:
-        path = ("sources", source.name)
         if source.torch:
-            yield from _compiled(config, source, path)
-            continue
-        if source.triton:
-            yield Problem((*path, "triton"), "is compiled, but torch is not")
-        for key in _COMPILING:
-            if getattr(source, key):
-                yield Problem((*path, key), "is for compiling, but the source names no torch")
+            yield from _compiled(config, source, ("sources", source.name))
 
 
 def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
-    for place, requirement in enumerate(source.overrides):
-        if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+", requirement):
-            at = (*path, "overrides", place)
-            yield Problem(
-                at, "is not one version of a package", "write one such as triton==3.2.0", quote=True
-            )
     if not source.beside:
         newest = config.cudas[-1]
         hint = f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"
@@ -149,42 +100,16 @@ def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
         if torch not in releases[version]:
             at, hint = (*path, "beside", version), suggest(torch, releases[version])
             yield Problem(at, f"is not a torch of CUDA {version}", hint, quote=True)
-    for place, feature in enumerate(source.without):
-        at = (*path, "without", place)
-        if not feature.option:
-            yield Problem(at, "cannot be left out: it has no option", quote=True)
-        if feature in source.features:
-            yield Problem(at, "is also one of its features", "leave one", quote=True)
-
-
-def _options(config: Config) -> Iterator[Problem]:
-    for source in config.sources:
-        for key, tree, options in (
-            ("torch-options", source.torch, source.torch_options),
-            ("triton-options", source.triton, source.triton_options),
-        ):
-            if options and not tree:
-                yield Problem(("sources", source.name, key), "has no tree to compile")
 
 
 def _extras(config: Config) -> Iterator[Problem]:
     names = [extra.name for extra in config.extras]
     for extra in config.extras:
         path = ("extras", extra.name)
-        if extra.links and not extra.unpack:
-            yield Problem(path, "has links, but is not unpacked")
         for other, _ in extra.conflicts:
             if other not in names:
                 at = (*path, "conflicts", other, "")
                 yield Problem(at, "is an unknown extra", suggest(other, names))
-
-
-def _conflict(one: Extra, two: Extra) -> str:
-    """Why two extras cannot be in one image; "" if they can."""
-    reason = dict(one.conflicts).get(two.name) or dict(two.conflicts).get(one.name, "")
-    if not reason and one.unpack and two.unpack and overlap(one.unpack, two.unpack):
-        return f"they are unpacked to {two.unpack} and {one.unpack}"
-    return reason
 
 
 def _variants(config: Config) -> Iterator[Problem]:
@@ -192,14 +117,11 @@ def _variants(config: Config) -> Iterator[Problem]:
         path = ("variants", variant.name)
         for place, extra in enumerate(variant.extras):
             for other in variant.extras[:place]:
-                if reason := _conflict(extra, other):
+                both = {**dict(extra.conflicts), **dict(other.conflicts)}
+                if reason := both.get(other.name) or both.get(extra.name):
                     text = f"cannot be in one image with {other.name}: {reason}"
                     hint = "choose one of them, or put them into separate variants"
                     yield Problem((*path, "extras", place), text, hint, quote=True)
-            if variant.cuda_home and extra.unpack and overlap(variant.cuda_home, extra.unpack):
-                text = f"is the folder of extra {extra.name}, {extra.unpack}"
-                hint = "give another folder to one of them"
-                yield Problem((*path, "cuda-home"), text, hint, quote=True)
 
 
 def _removals(config: Config) -> Iterator[Problem]:
@@ -208,8 +130,6 @@ def _removals(config: Config) -> Iterator[Problem]:
         for place, removal in enumerate(removals):
             path: Place = ("removals", kind, place)
             changed = next((k for k in ("code", "symbols", "lists") if getattr(removal, k)), "")
-            if not removal.files and not changed:
-                yield Problem(path, "must name files, code, symbols or lists")
             for number, wheel in enumerate(removal.wheels if changed else ()):
                 if wheel.startswith(("nvidia-", "cuda-")):
                     text = f"cannot lose '{changed}': NVIDIA's licence forbids changed copies"
@@ -234,14 +154,11 @@ def _toolkits(config: Config) -> Iterator[Problem]:
 
 
 _RULES = (
-    _size,
     _names,
     _order,
     _gpus,
     _cudas,
-    _bases,
     _sources,
-    _options,
     _extras,
     _variants,
     _removals,

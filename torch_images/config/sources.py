@@ -21,7 +21,7 @@ class Tree(Section):
 
     repository: fields.SecureUrl
     commit: fields.Commit
-    version: fields.CanonicalPin
+    version: fields.Pin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,15 +97,13 @@ def _other_gpus(members: dict[Capability, tuple[str, ...]]) -> tuple[OtherGpus, 
 
 @dataclass(frozen=True, kw_only=True)
 class Base(Section, keys={"name": NAME}):
-    """The base of images: a Debian suite to bootstrap, or an image for each CUDA version.
+    """The base of images: a Debian suite to bootstrap.
 
     `name`, `description`: such as "bookworm", and a sentence for people.
     `python`: the version of its Python, such as "3.11".
     `system`: distribution and codename as in its os-release file, such as "debian bookworm".
-    `packages`: names of its packages, or of those added to the image.
-    `suite`: the suite to bootstrap, such as "bookworm"; "" for a base that is an image.
-    `images`: pairs of a CUDA version and an image with tag; () for a bootstrapped base.
-    `mirror`: the root of the archive with the packages to add to an image; "" for none.
+    `packages`: names of its packages.
+    `suite`: the suite to bootstrap, such as "bookworm".
     `snapshot`: the root of an archive of old packages; "" for none.
     """
 
@@ -116,14 +114,8 @@ class Base(Section, keys={"name": NAME}):
         str, matches(r"[a-z]+ [a-z]+", "distribution and codename like debian bookworm")
     ]
     packages: tuple[fields.DebianPackage, ...]
-    suite: Annotated[str, matches(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a Debian suite")] = ""
-    images: Annotated[fields.Pairs, pairs(fields.CudaName, fields.TaggedImage), FILLED] = ()
-    mirror: fields.Url = ""
+    suite: Annotated[str, matches(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a Debian suite")]
     snapshot: fields.Url = ""
-
-    def image(self, cuda: str) -> str:
-        """The image with its tag for a version such as "13.0"; "" if the base is bootstrapped."""
-        return dict(self.images).get(cuda, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""The packages of a base that apt would install today, resolved at a mirror or in its image.
-
-apt itself decides in both cases, through scripts/print-packages.
-"""
+"""The packages of a base that apt would install today; scripts/print-packages asks it."""
 
 from __future__ import annotations
 
@@ -23,12 +20,11 @@ from torch_images.errors import (
     CommandError,
     ConfigError,
     DiskError,
-    EngineError,
     LockError,
     NetworkError,
     TorchImagesError,
 )
-from torch_images.host.engine import Engine
+from torch_images.host.diagnose import Diagnosis, diagnose
 from torch_images.host.network import URL, Network, cause, split_user
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import left_behind, scratch
@@ -38,49 +34,51 @@ from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror with TORCH_IMAGES_COMPAT_MIRROR"
+# What mmdebstrap takes for a suite of Debian when no mirror is named.
+ARCHIVES = ("http://deb.debian.org/debian", "http://security.debian.org/debian-security")
 # apt reads users and passwords of mirrors from its own file, which is written from the environment.
 _AUTH = "TORCH_IMAGES_APT_AUTH"
 _TELL = (
-    'folder="$root/etc/apt/auth.conf.d"; mkdir -p "$folder" && '
+    'folder="$1/etc/apt/auth.conf.d"; mkdir -p "$folder" && '
     f'(umask 077 && printf %s "${_AUTH}" >"$folder/torch-images.conf")'
 )
 # Packages that mmdebstrap's variant "minbase" installs besides the requested ones.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
-# Messages of apt or mmdebstrap, with the error and the advice for each.
-_PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
-    (
+# Messages of apt or mmdebstrap.
+_PROBLEMS = (
+    Diagnosis(
         r"No space left on device",
         *(DiskError, "the disk filled up while making {what}", "free some space"),
     ),
-    (
+    Diagnosis(
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
         LockError,
         "{what}: the archive is not signed by the key that is pinned for it",
         "correct the mirror, or the key in images.yaml",
     ),
-    (
+    Diagnosis(
         r"Release file for \S+ is (?:expired|not valid yet)",
         NetworkError,
         "{what}: the mirror's index of {suite} is too old or from the future",
         "correct this machine's clock, or name another mirror with --mirror or TORCH_IMAGES_MIRROR",
     ),
-    (
+    Diagnosis(
         r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
         NetworkError,
         "{what}: the mirror could not be reached or lacks {suite}",
         "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
     ),
-    (
+    Diagnosis(
         r"unable to pick chroot mode",
         BuildError,
         "{what}: mmdebstrap does not work for users other than root",
         "install uidmap, which has newuidmap, and check that /etc/subuid lists this user",
     ),
-    (
-        r"Unable to locate package \S+",
+    Diagnosis(
+        r"Unable to locate package (?P<package>\S+)",
         LockError,
-        "{what}: the mirror has no package {found}",
+        "{what}: the mirror has no package {package}",
         "correct its packages in images.yaml",
     ),
 )
@@ -92,42 +90,32 @@ class Resolver:
 
     `root`: the project's folder, which has scripts/.
     `network`: proxies, certificates and mirrors.
-    `run`: starts mmdebstrap, for a base that is bootstrapped.
-    `engine`: runs apt in an image; None without a Docker Engine.
+    `run`: starts mmdebstrap.
     `mirrors`: URLs or lines of a sources.list that replace the default ones; () for none.
     """
 
     root: Path
     network: Network
     run: Runner
-    engine: Engine | None = None
     mirrors: tuple[str, ...] = ()
 
     def resolve(
-        self, name: str, base: Base, image: str, date: dt.date, *, platform: Platform = AMD64
+        self, name: str, base: Base, date: dt.date, *, platform: Platform = AMD64
     ) -> DebLock:
         """The lock of a base's packages, as its mirror has them now.
 
-        `name` and `date` are the lock's. `image` is the image to add the packages to, with tag and
-        digest; "" for a bootstrapped base. A bootstrapped base of a foreign `platform` needs no
-        emulator, because nothing is unpacked. Raises NetworkError, BuildError, DiskError,
-        LockError, or EngineError if an image is needed and there is no engine.
+        `name` and `date` are the lock's. A foreign `platform` needs no emulator, because nothing
+        is unpacked. Raises NetworkError, BuildError, DiskError or LockError.
         """
-        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
-        if image:
-            text = self._in_image(base, image, script)
-        else:
-            packages = shlex.join((*_MINIMUM, *base.packages))
-            hook = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
-            what = f"base {base.name}"
-            text = self._mmdebstrap(what, hook, base.suite, self.mirrors, platform=platform)
+        hook = self._listing((*_MINIMUM, *base.packages))
+        what = f"base {base.name}"
+        text = self._mmdebstrap(what, hook, base.suite, self.mirrors, platform=platform)
         return DebLock(
             name=name,
             date=date,
             system=base.system,
             request=tuple(sorted(base.packages)),
             debs=parse_packages(text),
-            image=image,
             platform=platform,
         )
 
@@ -140,7 +128,6 @@ class Resolver:
         NetworkError, or LockError if the repository is not signed by the pinned key.
         """
         [root] = self.compat_roots(compat, platform)
-        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as keys:
             Path(keys).chmod(0o755)
             # Any source of the key will do: apt checks that exactly this key signed the index.
@@ -151,7 +138,7 @@ class Resolver:
                 options.append(f'--aptopt=Acquire::https::CAInfo "{self.network.ca_bundle}"')
             text = self._mmdebstrap(
                 package,
-                f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {package}\n{script}',
+                self._listing((package,)),
                 "compat",
                 (f"deb [signed-by={compat.key}] {root} /",),
                 *options,
@@ -171,26 +158,16 @@ class Resolver:
         """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
         return (self.network.compat_mirror or compat.repository(platform),)
 
-    def roots(self, base: Base) -> tuple[str, ...]:
-        """The root URLs of the archives that have a base's packages, such as ".../debian"."""
-        if not base.suite:
-            urls = [_address(mirror) for mirror in self.mirrors]
-            return tuple(dict.fromkeys(urls or [base.mirror]))
-        listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
-        what = f"base {base.name}"
-        text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
-        uris = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
-        users = {split_user(url)[0]: url for url in map(_address, self.mirrors)}
-        return tuple(dict.fromkeys(users.get(uri.rstrip("/"), uri.rstrip("/")) for uri in uris))
+    def roots(self) -> tuple[str, ...]:
+        """The root URLs of the archives that have the packages of bases, such as ".../debian"."""
+        return tuple(dict.fromkeys(map(_address, self.mirrors))) or ARCHIVES
 
-    def digest(self, image: str, *, missing_ok: bool = False) -> str:
-        """The digest that a registry has for an image; "" if it has none and `missing_ok`.
-
-        Raises UsageError, NetworkError or EngineError.
-        """
-        if self.engine is None:
-            raise EngineError(f"looking up image {image} needs a Docker Engine")
-        return self.engine.registry_digest(image, missing_ok=missing_ok)
+    def _listing(self, packages: Sequence[str]) -> str:
+        """A hook of mmdebstrap that prints what apt would install for some packages."""
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        return (
+            f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {shlex.join(packages)}\n{script}'
+        )
 
     def _mmdebstrap(
         self,
@@ -211,7 +188,7 @@ class Resolver:
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
         archives, env[_AUTH] = without_users(archives)
         if env[_AUTH]:
-            command.append(f"--setup-hook=root=$1; {_TELL}")
+            command.append(f"--setup-hook={_TELL}")
         with tree_room(self.run) as folder:
             printed = folder / "printed"
             # mmdebstrap would show the output of hooks as its own messages.
@@ -226,36 +203,6 @@ class Resolver:
                 raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
 
-    def _in_image(self, base: Base, image: str, script: str) -> str:
-        """The output of print-packages in a container of an image."""
-        prepare = "apt-get -qq update >&2"
-        mirrors, auth = without_users(self.mirrors)
-        if auth:
-            prepare = f"root=; {_TELL}; {prepare}"
-        if mirrors:
-            lines = "\n".join(sources(mirrors, base.system.split()[-1]))
-            prepare = (
-                f"rm -rf /etc/apt/sources.list.d/*; printf '%s\\n' {shlex.quote(lines)} "
-                f">/etc/apt/sources.list; {prepare}"
-            )
-        words = ["sh", "-c", f"{prepare}\n{script}", "print-packages", *base.packages]
-        near = self.network.on_loopback or any("//127.0.0.1" in m for m in self.mirrors)
-        if self.engine is None:
-            raise EngineError(f"reading the packages of {image} needs a Docker Engine")
-        self.engine.pull(image)
-        done = self.engine.run(
-            image,
-            *words,
-            entrypoint=[""],
-            user="0",
-            network_mode="host" if near else "bridge",
-            environment={**{n.lower(): url for n, url in self.network.proxies}, _AUTH: auth},
-        )
-        if done.code:
-            failed = CommandError(shlex.join(words[:2]), done.code, done.output)
-            raise explain(f"base {base.name}", base.system, failed)
-        return done.output
-
     def _download(self, url: str) -> bytes:
         """The content of a small file. Raises NetworkError."""
         try:
@@ -264,11 +211,6 @@ class Resolver:
         except requests.RequestException as error:
             raise NetworkError(f"{url} could not be fetched: {cause(error)}", _WAYS) from None
         return answer.content
-
-
-def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
-    """Mirrors as lines of a sources.list; a bare URL gets a release's main component."""
-    return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
 
 
 @contextlib.contextmanager
@@ -327,12 +269,9 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
 
     `what` is the product, such as "base bookworm"; `suite` the suite that it asked for.
     """
-    text = error.output
-    for pattern, kind, problem, hint in _PROBLEMS:
-        if match := re.search(pattern, text):
-            words = {"what": what, "suite": suite, "found": match[0].rpartition(" ")[2]}
-            return kind(problem.format(**words), hint)
-    lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
+    if problem := diagnose(_PROBLEMS, error.output, what=what, suite=suite):
+        return problem
+    lines = [line for line in error.output.splitlines() if line.startswith("E: ")] or [str(error)]
     return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
 
 

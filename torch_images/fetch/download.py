@@ -158,30 +158,26 @@ def _open(url: str, network: Network, *, stream: bool = True) -> requests.Respon
     return answer
 
 
-def holders(
+def available(
     lock: DebLock,
     debs: Sequence[LockedDeb],
     *,
     mirrors: Sequence[str],
     snapshot: str,
     network: Network,
-) -> dict[LockedDeb, str]:
-    """The place that still has each package's file: "mirror", "snapshot", or "" for none.
+) -> set[LockedDeb]:
+    """The packages whose locked file a mirror or the snapshot archive still has.
 
-    Raises NetworkError if no mirror answers, or if none that answers has a package.
+    Raises NetworkError if none that answers has a package, and one does not answer.
     """
-    source = _Source(network, mirrors, snapshot, lock.snapshot)
-    places = {}
+    source, found = _Source(network, mirrors, snapshot, lock.snapshot), set()
     for deb in debs:
         answers = [source.status(url) for url in source.urls(deb)]
-        at_mirrors, at_snapshot = answers[: len(mirrors)], answers[len(mirrors) :]
-        if not any(at_mirrors):
-            raise _unreachable(source)
-        at = "snapshot" if requests.codes.ok in at_snapshot else ""
-        places[deb] = "mirror" if requests.codes.ok in at_mirrors else at
-        if not places[deb] and None in answers:
+        if requests.codes.ok in answers:
+            found.add(deb)
+        elif None in answers:
             raise unsettled([deb], source.problem)
-    return places
+    return found
 
 
 class _Source:

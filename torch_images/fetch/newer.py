@@ -1,50 +1,39 @@
 """Newer inputs that images.yaml does not use.
 
-These are newer releases of torch, of CUDA's archives, of packages that it holds back, and of extras
-that need a torch that it does not list.
+These are newer releases of torch, of CUDA's archives, and of packages that it holds back.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
 import itertools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from torch_images.config.extras import Extra
 from torch_images.config.types import Config, Cuda
-from torch_images.errors import LockError, NetworkError
+from torch_images.errors import NetworkError
 from torch_images.fetch.download import read
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
-from torch_images.host.workers import workers
 from torch_images.locks import grammar
-from torch_images.locks.wheels import WheelLock
 
-_AT_ONCE = 6  # extras that are resolved in parallel
 FILE = "images.yaml"  # in place of a lock's name in a finding
 _BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
 
-def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
+def newer(config: Config, network: Network) -> Iterator[Finding]:
     """Inputs that images.yaml could use. Raises NetworkError if the package index fails."""
     with PackageIndex(network) as index:
         listed = max((t for c in config.cudas for t in c.torch), key=Version)
-        releases = newer_torch(config, index)
-        for release in releases:
+        for release in newer_torch(config, index):
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
         yield from held_back(config, index)
-    yield from out_of_reach(config, releases, network, run)
     for cuda in config.cudas:
         if cuda.release:
             yield from _archives(cuda, config.archives, network)
@@ -85,57 +74,6 @@ def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
         if newest and newest not in requirement.specifier:
             detail = f"-> {newest}, which images.yaml excludes"
             yield Finding(FILE, name, str(requirement.specifier), NEWER, detail)
-
-
-def out_of_reach(
-    config: Config, newer: Collection[str], network: Network, run: Runner
-) -> Iterator[Finding]:
-    """Extras whose newest wheels require a torch that images.yaml does not list for their CUDA.
-
-    Leaves out the releases `newer`: torch itself is reported, and not every extra that comes with
-    the newest one requires it. Raises NetworkError.
-    """
-    today = dt.datetime.now(dt.UTC).date()
-    pythons = {base.name: base.python for base in config.bases}
-    asked = dict.fromkeys(
-        (extra, words, pythons[cuda.base])
-        for extra in config.extras
-        for cuda in config.cudas
-        if extra.compiled and (words := dict(extra.wheels).get(cuda.version))
-    )
-
-    def look(one: tuple[Extra, tuple[str, ...], str]) -> Iterator[Finding]:
-        extra, words, python = one
-        with contextlib.suppress(LockError):  # its own locks say what is wrong
-            wanted = Requirements(name=extra.name, words=words, python=python, date=today)
-            newest = resolve(wanted, network=network, run=run)
-            if newest.versions().get("torch", "") not in newer:
-                return _unlisted(config, extra, words, newest)
-        return iter(())
-
-    with workers(_AT_ONCE) as pool:
-        yield from itertools.chain.from_iterable(pool.map(look, asked))
-
-
-def _unlisted(
-    config: Config, extra: Extra, words: tuple[str, ...], newest: WheelLock
-) -> Iterator[Finding]:
-    """The finding about the newest wheels of an extra, if their torch is not listed."""
-    torch = newest.versions().get("torch", "").partition("+")[0]
-    cuda = next((c for c in config.cudas if c.version == newest.cuda), None)
-    if not torch or not cuda or dict(extra.wheels).get(cuda.version) != words:
-        return
-    if torch in (*cuda.torch, *dict(extra.torch).get(cuda.version, ())):
-        return
-    name = canonicalize_name(Requirement(words[0]).name)
-    version = newest.versions()[name]
-    fits = (f.fit(extra.name) for f in config.facts if f.cuda == cuda.version)
-    exact = (Requirement(word) for fit in fits if fit for word in fit.wheels)
-    held = [next(iter(r.specifier)).version for r in exact if canonicalize_name(r.name) == name]
-    reason = f"needs torch=={torch}, which images.yaml does not list for CUDA {cuda.version}"
-    hint = f"`torch` of the extra {extra.name} can add it"
-    detail = f"-> {version}, out of reach: {name} {version} {reason}; {hint}"
-    yield Finding(FILE, name, max(held, key=Version, default="none"), NEWER, detail)
 
 
 def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:

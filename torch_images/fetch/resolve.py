@@ -1,10 +1,10 @@
 """Resolve wheels with uv, also for a release of torch from a second index.
 
 uv must take only the listed packages from the second index. So it gets a folder with copies of
-their pages as the first index. uv takes a package from the first index that has it
+their pages as the first index. uv takes a package from the first index that has a page of it
 (https://docs.astral.sh/uv/concepts/indexes), so it does not ask the main index for these packages,
-nor the second index for others. Afterwards each wheel is looked up in the index that it should
-be from, whatever uv did.
+nor the second index for others. An index that is `explicit` does not do: `uv pip compile` 0.13
+applies it to direct requirements only, so torch's triton would come from the main index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch_images.fetch.tools import endless, uv_command
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
-from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
+from torch_images.locks.wheels import LockedWheel, WheelLock, best_wheel, uv_platform
 from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
@@ -68,20 +68,18 @@ def resolve(
     """Resolve requirements and their dependencies to one wheel each, by uv's choice.
 
     `index` is the index of the release of torch, None for the main one. Raises NetworkError if an
-    index cannot be reached, and LockError if there is no solution, an index has no SHA-256 for a
-    wheel, or a wheel is not in its index.
+    index cannot be reached, and LockError if there is no solution, or an index has no SHA-256 for a
+    wheel.
     """
     if not index:
         return _resolve(wanted, network, run)
     with PackageIndex(network) as asked, tempfile.TemporaryDirectory() as scratch:
         write_pages(index, asked, Path(scratch))
         try:
-            lock = _resolve(wanted, network, run, index, Path(scratch).as_uri())
+            return _resolve(wanted, network, run, index, Path(scratch).as_uri())
         except LockError as error:
             hint = f"list packages that only {index.url} has under `packages` of this index"
             raise LockError(error.message, hint) from None
-        check_origin(lock, index, asked)
-        return lock
 
 
 def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
@@ -93,27 +91,10 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
         pages = pool.map(lambda name: asked.files(name, index.url), index.packages)
     for name, files in zip(index.packages, pages, strict=True):
         lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
-        if lines:
-            (folder / name).mkdir()
-            text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
-            data = text.encode(errors="xmlcharrefreplace")  # JSON can have lone surrogates
-            (folder / name / "index.html").write_bytes(data)
-
-
-def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
-    """Raise LockError unless the right index has each wheel, with the SHA-256 of the lock.
-
-    Also raises NetworkError.
-    """
-    with workers(8) as pool:
-        files = pool.map(asked.find, lock.wheels)
-    for wheel, file in zip(lock.wheels, files, strict=True):
-        if not file or file.digests.get("sha256") != wheel.sha256:
-            raise LockError(
-                f"{wheel.name} {wheel.version} is not in {wheel.index or MAIN}, "
-                "its index in images.yaml",
-                f"correct `packages` of the index {index.url}",
-            )
+        (folder / name).mkdir()  # a page without links, too: else uv asks the main index
+        text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
+        data = text.encode(errors="xmlcharrefreplace")  # JSON can have lone surrogates
+        (folder / name / "index.html").write_bytes(data)
 
 
 def _resolve(

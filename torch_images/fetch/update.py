@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.config.lock_requests import LockRequest
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.download import holders, size
+from torch_images.fetch.download import available, size
 from torch_images.fetch.facts import UNREAD, find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
@@ -23,8 +23,9 @@ from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_wheels
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
+_Input = LockedWheel | LockedDeb | LockedArchive
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
 
@@ -52,8 +53,7 @@ def resolve_input(
 
     `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
     are kept, and these files are not downloaded. With `add`, facts only gain what they lack.
-    Raises NetworkError, LockError, BuildError, DiskError, or EngineError if an image is needed and
-    there is no engine.
+    Raises NetworkError, LockError, BuildError or DiskError.
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
@@ -97,8 +97,7 @@ def resolve_input(
         wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
         complete.check_runtime(wheels, item.runtime)
         return wheels
-    image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
-    return resolver.resolve(item.name, item.base, image, today, platform=item.platform)
+    return resolver.resolve(item.name, item.base, today, platform=item.platform)
 
 
 def check(
@@ -131,7 +130,7 @@ def check(
     debs = read_debs(item.path(folder))
     latest = resolve_input(item, folder, resolver, cache)
     assert isinstance(latest, DebLock)
-    return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
+    return tuple(_debs(item, debs, latest, resolver))
 
 
 def require(findings: Iterable[Finding]) -> None:
@@ -194,24 +193,38 @@ def _known_archives(item: LockRequest, folder: Path, network: Network) -> tuple[
     return ()
 
 
+def _change(
+    locked: _Input, offered: Mapping[str, _Input], sha256: str | None = None
+) -> tuple[str, str]:
+    """State and detail of an input against those that are offered today, by name.
+
+    `sha256` is that of the file of its very version, if the source was asked for it.
+    """
+    other = offered.get(locked.name)
+    if sha256 is None and other and other.version == locked.version:
+        sha256 = other.sha256
+    if sha256 not in (None, locked.sha256):
+        return ALTERED, f"expected sha256:{locked.sha256}, found sha256:{sha256}"
+    if other is None:
+        return NEWER, "no longer needed"
+    if other.version != locked.version:
+        return NEWER, f"-> {other.version}"
+    return UNCHANGED, ""
+
+
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -> Iterable[Finding]:
     """The state of each wheel of a lock; `fresh` is the lock as it would be today."""
-    latest = fresh.versions()
+    latest = {wheel.name: wheel for wheel in fresh.wheels}
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)
     for wheel, file in zip(lock.wheels, files, strict=True):
-        offered = file.digests.get("sha256", wheel.sha256) if file else ""
-        state, detail = UNCHANGED, ""
-        if not file:
+        if file:
+            sha256 = file.digests.get("sha256", wheel.sha256)
+            state, detail = _change(wheel, latest, sha256)
+            if state == UNCHANGED and file.is_yanked:
+                detail = f"yanked: {file.yanked_reason or 'no reason given'}"
+        else:
             state, detail = VANISHED, f"the index has no {wheel.filename}"
-        elif offered != wheel.sha256:
-            state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
-        elif wheel.name not in latest:
-            state, detail = NEWER, "no longer needed"
-        elif latest[wheel.name] != wheel.version:
-            state, detail = NEWER, f"-> {latest[wheel.name]}"
-        elif file.is_yanked:
-            detail = f"yanked: {file.yanked_reason or 'no reason given'}"
         yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
@@ -247,32 +260,12 @@ def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
     """The state of each archive of a compiler."""
     offered = {archive.name: archive for archive in now.archives}
-    locked = {archive.name: archive for archive in held.archives}
-    for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
-        other, state, detail = offered.get(archive.name), UNCHANGED, ""
-        if other is None or archive.name not in locked:
-            state, detail = NEWER, "no longer needed" if other is None else "not locked"
-        elif other.version != archive.version:
-            state, detail = NEWER, f"-> {other.version}"
-        elif other.sha256 != archive.sha256:
-            state = ALTERED
-            detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
-        yield Finding(name, archive.name, archive.version, state, detail)
-
-
-def _image(
-    item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
-) -> Iterable[Finding]:
-    """The state of the image that a base starts from; nothing for a bootstrapped base."""
-    if not item.image:
-        return
-    digest = lock.image.rpartition("@")[2]
-    state, detail = UNCHANGED, ""
-    if latest.image != lock.image:
-        state, detail = NEWER, f"-> {latest.image.rpartition('@')[2]}"
-        if not resolver.digest(f"{item.image.rpartition(':')[0]}@{digest}", missing_ok=True):
-            state = VANISHED
-    yield Finding(item.name, item.image, digest, state, detail)
+    locked = {archive.name for archive in held.archives}
+    for archive in held.archives:
+        yield Finding(name, archive.name, archive.version, *_change(archive, offered))
+    for archive in now.archives:
+        if archive.name not in locked:
+            yield Finding(name, archive.name, archive.version, NEWER, "not locked")
 
 
 def _debs(
@@ -282,32 +275,22 @@ def _debs(
     offered = {deb.name: deb for deb in latest.debs}
     listed = {(deb.name, deb.version) for deb in latest.debs}
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
-    places: dict[LockedDeb, str] = {}
-    if superseded:
-        places = holders(
-            lock,
-            superseded,
-            mirrors=_roots(item, resolver),
-            snapshot=item.base.snapshot if item.base else "",
-            network=resolver.network,
-        )
+    left = available(
+        lock,
+        superseded,
+        mirrors=_roots(item, resolver) if superseded else (),
+        snapshot=item.base.snapshot if item.base else "",
+        network=resolver.network,
+    )
     for deb in lock.debs:
-        other = offered.get(deb.name)
-        state, detail = UNCHANGED, ""
-        if deb not in places:
-            if other and other.sha256 != deb.sha256:
-                state = ALTERED
-                detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
-        else:
-            state = NEWER if places[deb] else VANISHED
-            detail = f"-> {other.version}" if other else "no longer needed"
-            if places[deb] == "snapshot":
-                detail += ", only the snapshot archive has the locked one"
+        state, detail = _change(deb, offered)
+        if deb in superseded and deb not in left:
+            state = VANISHED
         yield Finding(item.name, deb.name, deb.version, state, detail)
 
 
 def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
     """The root URLs of the archives that have the packages of a request; () for none."""
     if item.base:
-        return resolver.roots(item.base)
+        return resolver.roots()
     return resolver.compat_roots(item.compat, item.platform) if item.compat else ()

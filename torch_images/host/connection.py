@@ -6,6 +6,7 @@ and the contexts. docker-py uses the default engine whenever it cannot read one 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,14 +19,21 @@ import requests
 from docker.tls import TLSConfig
 
 import docker
-from torch_images import jsondoc
 from torch_images.errors import CommandError, EngineError, RightsError, TorchImagesError
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 
 MINIMUM = (25, 0)  # the first release whose containerd image store is not experimental
-_CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
+_HINT = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
+_CONTEXT = (
+    Diagnosis(
+        r'context "(?P<name>.*)"(?:: context not found| does not exist)',
+        *(EngineError, "there is no Docker context '{name}'", _HINT),
+    ),
+    Diagnosis("", EngineError, "the docker CLI names no engine: {message}", _HINT),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +70,7 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
             f"Docker's configuration cannot be read: {done.errors.strip().splitlines()[-1]}",
             "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
         )
-    try:
-        [context] = jsondoc.parse(done.output)
-        return _endpoint(context, environ)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
+    return _endpoint(json.loads(done.output)[0], environ)
 
 
 def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engine:
@@ -88,13 +92,11 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
             tls=_tls(endpoint),
             timeout=600,  # seconds; the engine is silent while it unpacks layers
         )
-        version = client.version()
-        number = str(version["Version"])
+        number = client.version()["Version"]
     except (
         docker.errors.DockerException,
         requests.RequestException,
-        # From docker-py, for an unexpected address, configuration or answer.
-        *(AttributeError, KeyError, TypeError, ValueError),
+        ValueError,  # from urllib3, for an invalid address
     ) as error:
         if "Permission denied" in str(error):
             raise RightsError(
@@ -129,7 +131,7 @@ def _tls(endpoint: Endpoint) -> TLSConfig | bool:
 
 
 def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
-    """The endpoint in a context of `docker context inspect`. Raises KeyError and others."""
+    """The endpoint in a context of `docker context inspect`."""
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")
@@ -147,17 +149,13 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     )
 
 
-def _refused(output: str, environ: Mapping[str, str]) -> EngineError:
+def _refused(output: str, environ: Mapping[str, str]) -> TorchImagesError:
     """The error for a CLI that names no engine, from its `output`."""
-    lines = output.strip().splitlines()
-    reason = lines[-1] if lines else "no reason given"
+    reason = output.strip().rpartition("\n")[2]
     if host := environ.get("DOCKER_HOST"):
         # The reason may quote a password.
-        why = "" if "@" in host else f": {reason}"
         return EngineError(
-            f"DOCKER_HOST names no engine{why}",
+            "DOCKER_HOST names no engine" + ("" if "@" in host else f": {reason}"),
             "give an address such as unix:///var/run/docker.sock or tcp://HOST:PORT",
         )
-    if unknown := re.search(r'context "(.*)"(?:: context not found| does not exist)', reason):
-        return EngineError(f"there is no Docker context '{unknown[1]}'", _CONTEXTS)
-    return EngineError(f"the docker CLI names no engine: {reason}", _CONTEXTS)
+    return refusal(_CONTEXT, reason)

@@ -1,24 +1,21 @@
 """A started container of a Docker Engine, through docker-py: run commands, write and read files.
 
-engine.py starts it. This module also turns unexpected answers of the engine into one-line errors.
+engine.py starts it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any
 
 import docker.errors
-import requests
 
-from torch_images.errors import EngineError, shown
+from torch_images.errors import EngineError
 from torch_images.host import tars
-from torch_images.host.network import cause
-from torch_images.host.refusals import platform_refusal
-from torch_images.jsondoc import MalformedError, member
+from torch_images.host.diagnose import FOREIGN, diagnose
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -35,29 +32,6 @@ class ExecResult:
     output: str
 
 
-@contextlib.contextmanager
-def understood() -> Iterator[None]:
-    """Turn an answer that does not follow the engine's API into a one-line EngineError."""
-    try:
-        yield
-    except (ValueError, RecursionError, docker.errors.StreamParseError) as error:
-        raise EngineError(
-            f"the engine sent an invalid answer: {shown(' '.join(str(error).split()))}",
-            "check that `docker version` shows a Docker Engine",
-        ) from None
-
-
-@contextlib.contextmanager
-def read_by_docker() -> Iterator[None]:
-    """Raise MalformedError for an answer that docker-py fails to read."""
-    try:
-        yield
-    except (docker.errors.DockerException, OSError):
-        raise
-    except Exception as error:  # noqa: BLE001  docker-py may raise anything
-        raise MalformedError(f"{type(error).__name__}: {error}") from None
-
-
 class RunningContainer:
     """A started container."""
 
@@ -69,7 +43,6 @@ class RunningContainer:
         """The container's full id."""
         return str(self._container.id)
 
-    @understood()
     def exec(
         self,
         *command: str,
@@ -89,32 +62,27 @@ class RunningContainer:
             started = api.exec_create(
                 self.id, list(command), environment=dict(env or {}), user=user
             )
-            execution = member(started, "Id", kind=str)
-            chunks: Any = api.exec_start(execution, stream=True)
+            chunks: Any = api.exec_start(started["Id"], stream=True)
             # docker-py leaves the connection of a stream open.
             with contextlib.closing(chunks._response):  # noqa: SLF001
                 for chunk in chunks:
                     output.append(chunk)
                     if show:
                         show(chunk.decode(errors="replace"))
-            code = member(api.exec_inspect(execution), "ExitCode", kind=int)
+            code = api.exec_inspect(started["Id"])["ExitCode"]
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
                 raise
-            with read_by_docker():
-                refusal = platform_refusal(self._container.logs().decode(errors="replace"))
-            if not refusal:
-                raise
-            raise refusal from None
+            problem = diagnose(FOREIGN, self._container.logs().decode(errors="replace"))
+            raise problem or error from None
         return ExecResult(code, b"".join(output).decode(errors="replace"))
 
-    @understood()
     def processor_seconds(self) -> float:
         """Seconds of processor that all processes of the container have used so far."""
         client = self._container.client
         assert client is not None
         answer = client.api.stats(self.id, stream=False, one_shot=True)
-        return member(answer, "cpu_stats", "cpu_usage", "total_usage", kind=int) / 1e9
+        return float(answer["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files, readable by all, into an existing folder. Works with remote engines too."""
@@ -136,16 +104,3 @@ def read_blob(container: Container, digest: str) -> IO[bytes]:
     except docker.errors.NotFound:
         raise EngineError(f"the engine has no blob {digest}") from None
     return tars.forward_file(chunks)
-
-
-def of_docker(error: OSError) -> EngineError | None:
-    """The error for the user from one of docker-py or requests; None for any other.
-
-    Both libraries derive their errors from OSError.
-    """
-    if isinstance(error, docker.errors.APIError):
-        reason = " ".join(str(error.explanation or error).split())
-        return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return EngineError(f"engine connection lost: {cause(error)}", "try again once it runs")
-    return None

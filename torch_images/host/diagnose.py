@@ -1,10 +1,12 @@
-"""Errors for the user from a failed bake, by its last lines, and from the system."""
+"""Messages of Docker, BuildKit and the system -> the error for the user."""
 
 from __future__ import annotations
 
 import errno
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch_images.errors import (
     BuildError,
@@ -16,85 +18,151 @@ from torch_images.errors import (
     UnfinishedError,
     UsageError,
 )
-from torch_images.host.refusals import FOREIGN, NATIVE
+from torch_images.host.network import cause
 
-_FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
-    (
-        r"no space left on device|No space left on device|disk quota exceeded",
-        DiskError,
-        "the disk filled up during the build",
-        "free some space (`invoke gc`, or `invoke gc --images`) and build again",
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The error for messages that match a pattern.
+
+    `text` is a template: it may name the pattern's groups, `match` (all that the pattern matched),
+    `message` (all of it, on one line), and what the caller of `diagnose` adds.
+    """
+
+    pattern: str
+    error: type[TorchImagesError]
+    text: str
+    hint: str = ""
+
+
+# The hint for a program of another processor, if the platform is unknown.
+_NATIVE = (
+    "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
+    "engine runs, or give a native builder with --builder"
+)
+# The message of runc 1.1.5 if the kernel cannot start a program, as of another processor.
+_FOREIGN = r"exec /\S+: exec format error"
+
+FOREIGN = (
+    Diagnosis(
+        _FOREIGN,
+        EngineError,
+        "the image is for another processor than the engine's: {match}",
+        _NATIVE,
     ),
-    (
-        (
-            r"Hash mismatch for `(?P<what>[^`]+)`.*?Expected:\s*(?P<want>sha256:\w+)"
-            r".*?Computed:\s*(?P<got>sha256:\w+)"
-        ),
+)
+
+# Messages of Docker 26.1.5 with runc 1.1.5 that cannot give a container a GPU. "GPU vendor" is from
+# Docker 29; the messages of NVIDIA's hook are in the source of its Container Toolkit. A file that
+# cannot be mounted or started is listed in a CDI spec, such as a file of a replaced driver.
+GPU = (
+    Diagnosis(
+        r"[^:\n]*(?:could not select device driver|CDI|GPU vendor|NVIDIA Container Runtime Hook"
+        r"|nvidia-container-cli|error mounting|fork/exec).*",
+        EngineError,
+        "the engine cannot give the container a GPU: {match}",
+        "install nvidia-container-toolkit; --gpus nvidia.com/gpu=all needs CDI on in the engine, "
+        "and a spec from `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`: docs/gpu.md",
+    ),
+)
+
+LOAD = (
+    Diagnosis(
+        "no space left",
+        *(DiskError, "the engine's disk is full", "free some with `invoke gc --images`"),
+    ),
+    Diagnosis("", EngineError, "the engine refused the layers: {message}", "build again"),
+)
+
+# Pulls; messages of moby 26.1.
+REGISTRY = (
+    Diagnosis(
+        r"not found|(?:manifest|name) unknown|denied|no such (?!host)",
+        *(UsageError, "no registry gives you {image}: {message}"),
+        "check its name, or `docker login`",
+    ),
+    Diagnosis(
+        "",
+        *(NetworkError, "the registry of {image} could not be reached: {message}"),
+        "check network, proxy and login",
+    ),
+)
+
+_DISK = Diagnosis(
+    r"no space left on device|No space left on device|disk quota exceeded",
+    DiskError,
+    "the disk filled up during the build",
+    "free some space (`invoke gc`, or `invoke gc --images`) and build again",
+)
+_BAKE = (
+    _DISK,
+    Diagnosis(
+        r"Hash mismatch for `(?P<wheel>[^`]+)`.*?Expected:\s*(?P<locked>sha256:\w+)"
+        r".*?Computed:\s*(?P<actual>sha256:\w+)",
         LockError,
-        "{what} is not the locked wheel: expected {want}, found {got}",
+        "{wheel} is not the locked wheel: expected {locked}, found {actual}",
         "the index serves another file; if that is intended, run `invoke lock --renew --all`",
     ),
-    (
-        (
-            r"Because (?P<what>\S+) was not found in the (?:package registry|cache|provided)"
-            r"|(?P<what2>\S+) has no wheels? (?:with|that)"
-        ),
+    Diagnosis(
+        r"Because (?P<wheel>\S+) was not found in the (?:package registry|cache|provided)",
         LockError,
-        "a locked wheel is not in the package index ({what})",
+        "a locked wheel is not in the package index ({wheel})",
         "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
     ),
-    (
-        (
-            r"error sending request|Could not connect|dns error|Failed to fetch|"
-            r"Temporary failure resolving|Connection refused|client error \(Connect\)|"
-            r"failed to do request|invalid peer certificate"
-        ),
+    Diagnosis(
+        r"(?P<wheel>\S+) has no wheels? (?:with|that)",
+        LockError,
+        "a locked wheel is not in the package index ({wheel})",
+        "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
+    ),
+    Diagnosis(
+        r"error sending request|Could not connect|dns error|Failed to fetch|"
+        r"Temporary failure resolving|Connection refused|client error \(Connect\)|"
+        r"failed to do request|invalid peer certificate",
         NetworkError,
         "a package index or registry could not be reached during the build",
-        (
-            "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
-            "(UV_DEFAULT_INDEX)"
-        ),
+        "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
+        "(UV_DEFAULT_INDEX)",
     ),
-    (
-        rf"(?P<what>{FOREIGN})",
+    Diagnosis(
+        _FOREIGN,
         EngineError,
-        "the image is for another processor than the builder's: {what}",
-        NATIVE,
+        "the image is for another processor than the builder's: {match}",
+        _NATIVE,
     ),
-    (
+    Diagnosis(
         r"buildkit.*not (?:enabled|supported)|unknown flag: --",
-        EngineError,
-        "this docker buildx is too old",
-        "0.13 or newer is needed",
+        *(EngineError, "this docker buildx is too old", "0.13 or newer is needed"),
     ),
 )
 
-
-# Patterns of the last line of a compile step, with the error and the advice for each.
-_COMPILING: tuple[tuple[str, type[TorchImagesError], str], ...] = (
-    (
-        r"unfinished: (share .*)",
+# The last line of a compile step, without its name.
+_COMPILE = (
+    Diagnosis(
+        r"^unfinished: (?P<reason>share .*)",
         UnfinishedError,
+        "{reason}",
         "compile the other shares, then run the same command without --share",
     ),
-    (r"unfinished: (.*)", UnfinishedError, "run the same command again to continue"),
-    (
-        r"(the disk is full: .*)",
-        DiskError,
-        (
-            "compiled files are kept in the build cache: free some space elsewhere, and run the "
-            "same command again to continue"
-        ),
+    Diagnosis(
+        r"^unfinished: (?P<reason>.*)",
+        *(UnfinishedError, "{reason}", "run the same command again to continue"),
     ),
-    (
-        r"(.*out of memory.*)",
+    Diagnosis(
+        r"^the disk is full: ",
+        DiskError,
+        "{message}",
+        "compiled files are kept in the build cache: free some space elsewhere, and run the "
+        "same command again to continue",
+    ),
+    Diagnosis(
+        r"out of memory",
         BuildError,
+        "{message}",
         "compiled files are kept; continue on a builder with more memory",
     ),
-    (r"(.*)", BuildError, ""),
+    Diagnosis("", BuildError, "{message}"),
 )
-
 
 # Errors about a path that the user gave.
 _PATHS = (
@@ -103,30 +171,36 @@ _PATHS = (
 )
 
 
-def explain(output: str) -> Exception:
+def diagnose(table: Sequence[Diagnosis], output: str, **facts: str) -> TorchImagesError | None:
+    """The error of the first diagnosis that matches; None without one."""
+    for each in table:
+        if match := re.search(each.pattern, output, re.DOTALL):
+            own = {"match": match[0], "message": output}
+            words = {k: " ".join(v.split()) for k, v in (own | match.groupdict("")).items()}
+            return each.error(each.text.format(**facts, **words), each.hint)
+    return None
+
+
+def refusal(table: Sequence[Diagnosis], output: str, **facts: str) -> TorchImagesError:
+    """As `diagnose`, for a table whose last pattern matches everything."""
+    error = diagnose(table, output, **facts)
+    assert error
+    return error
+
+
+def explain(output: str) -> TorchImagesError:
     """The error for a failed bake, from its last lines."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
     stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
-    compile_error = _own(stage[1]) if stage else None
-    for number, (pattern, kind, message, hint) in enumerate(_FAILURES):
-        if compile_error and (number or not isinstance(compile_error, BuildError)):
-            return compile_error  # the compile step explains every failure but a full disk
-        if match := re.search(pattern, joined, re.DOTALL):
-            words = match.groupdict("")
-            words["what"] = words.get("what") or words.get("what2") or ""
-            error: Exception = kind(message.format(**words), hint)
-            return error
+    if stage:  # the compile step explains every failure but a full disk
+        error = refusal(_COMPILE, stage[1])
+        full = isinstance(error, BuildError) and diagnose([_DISK], joined)
+        return full or error
+    if problem := diagnose(_BAKE, joined):
+        return problem
     lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
     return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")
-
-
-def _own(line: str) -> TorchImagesError:
-    """The error of a compile step, from its last line."""
-    matches = ((re.fullmatch(pattern, line), kind, hint) for pattern, kind, hint in _COMPILING)
-    match, kind, hint = next(each for each in matches if each[0])
-    assert match
-    return kind(match[1], hint)
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
@@ -141,8 +215,11 @@ def of_system(error: OSError) -> TorchImagesError | None:
         return UsageError(
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
         )
-    if "docker" in sys.modules:  # else no engine was used, and imports are slow
-        from torch_images.host.container import of_docker
-
-        return of_docker(error)
+    # Imports are slow; without these modules no engine was used.
+    docker, requests = sys.modules.get("docker.errors"), sys.modules.get("requests")
+    if docker and isinstance(error, docker.APIError):
+        reason = " ".join(str(error.explanation or error).split())
+        return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
+    if requests and isinstance(error, requests.ConnectionError | requests.Timeout):
+        return EngineError(f"engine connection lost: {cause(error)}", "try again once it runs")
     return None

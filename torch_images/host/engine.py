@@ -1,4 +1,4 @@
-"""A Docker Engine through docker-py: inspect, tag, pull, push, load, run.
+"""A Docker Engine through docker-py: inspect, tag, pull, load, run.
 
 Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,35 +22,25 @@ from docker.types import Mount
 from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, PushError, UsageError
+from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
     ExecResult,
     RunningContainer,
     read_blob,
-    read_by_docker,
-    understood,
 )
+from torch_images.host.diagnose import FOREIGN, GPU, LOAD, REGISTRY, diagnose, refusal
 from torch_images.host.image_info import (
     ImageInfo,
     ListedImage,
     OurImage,
     image_info,
-    images_in_use,
-    listed_images,
-    step_sizes,
+    listed_image,
     tagged,
 )
 from torch_images.host.network import cause
-from torch_images.host.refusals import (
-    gpu_refusal,
-    load_refusal,
-    platform_refusal,
-    registry_refusal,
-)
 from torch_images.interrupts import ending
-from torch_images.jsondoc import MalformedError, member, optional
 from torch_images.platforms import Platform, of_machine
 
 if TYPE_CHECKING:
@@ -66,48 +56,39 @@ class Engine:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._info: dict[str, Any] | None = None
 
     @property
     def _api(self) -> Any:
-        """The low-level client: docker-py's models expect well-formed answers."""
+        """The low-level client."""
         return self._client.api
 
-    @understood()
-    def info(self) -> dict[str, Any]:
-        """The engine's answer to `docker info`, asked once."""
-        if self._info is None:
-            self._info = member(self._api.info(), kind=dict)
-        return self._info
+    @cached_property
+    def _info(self) -> dict[str, Any]:
+        """The answer to `docker info`."""
+        return dict(self._api.info())
 
-    @understood()
     def id(self) -> str:
         """The unique id of the engine, which lasts as long as its data."""
-        return member(self.info(), "ID", kind=str)
+        return str(self._info["ID"])
 
-    @understood()
     def platform(self) -> Platform:
         """The platform that the engine's machine runs without an emulator."""
-        return of_machine(optional(self.info(), "Architecture", kind=str))
+        return of_machine(self._info["Architecture"])
 
-    @understood()
     def processors(self) -> int:
         """The number of processors of the engine's machine."""
-        return optional(self.info(), "NCPU", kind=int) or 1
+        return int(self._info["NCPU"])
 
-    @understood()
     def uses_containerd(self) -> bool:
         """Whether containerd's image store is on."""
         driver = ["driver-type", "io.containerd.snapshotter.v1"]
-        return driver in optional(self.info(), "DriverStatus", kind=list)
+        return driver in (self._info.get("DriverStatus") or ())
 
-    @understood()
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None for an engine on another machine."""
-        root = Path(member(self.info(), "DockerRootDir", kind=str))
+        root = Path(self._info["DockerRootDir"])
         return root if self._api.base_url.startswith("http+docker") and root.is_dir() else None
 
-    @understood()
     def inspect(self, image: str) -> ImageInfo:
         """Look an image up by tag or id. Raises UsageError if the engine lacks any part of it."""
         try:
@@ -135,16 +116,14 @@ class Engine:
             problem = f"'{image}' is incomplete: another command is loading or removing it"
             raise UsageError(problem, "wait for that command, or load the image again") from None
 
-    @understood()
     def layer_sizes(self, image: str) -> tuple[int, ...]:
         """Unpacked bytes of each step of an image's history, the first one first."""
-        return step_sizes(self._api.history(image))
+        return tuple(step["Size"] for step in reversed(self._api.history(image)))
 
-    @understood()
     def digest(self, image: str) -> str | None:
         """The digest of an image by tag or id; None if the engine does not have it."""
         try:
-            return member(self._api.inspect_image(image), "Id", kind=str)
+            return str(self._api.inspect_image(image)["Id"])
         except docker.errors.ImageNotFound:
             return None
 
@@ -162,7 +141,6 @@ class Engine:
         every = {tag for image in self.listed() for tag in image.tags}
         return tuple(sorted(tag for tag in every if tag.startswith(prefix)))
 
-    @understood()
     def listed(self) -> tuple[ListedImage, ...]:
         """Every image of the engine, of this project or not.
 
@@ -171,13 +149,12 @@ class Engine:
         """
         for _ in range(_LISTINGS - 1):
             with contextlib.suppress(docker.errors.NotFound):
-                return listed_images(self._api.images())
-        return listed_images(self._api.images())
+                return tuple(map(listed_image, self._api.images()))
+        return tuple(map(listed_image, self._api.images()))
 
-    @understood()
-    def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
-        """More facts about images, without images that are removed or incomplete by now."""
-        in_use = images_in_use(self._api.containers(all=True))
+    def details(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
+        """Inspect each image; skip those that vanished or are incomplete."""
+        in_use = {container.get("ImageID") for container in self._api.containers(all=True)}
         details = []
         for image in images:
             with contextlib.suppress(UsageError, docker.errors.NotFound):
@@ -193,10 +170,9 @@ class Engine:
                 )
         return tuple(details)
 
-    @understood()
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
-        return member(self._api.version(), "Version", kind=str)
+        return str(self._api.version()["Version"])
 
     def obtain(self, image: str) -> None:
         """Pull an image that the engine does not have, if its name has a "/".
@@ -210,7 +186,6 @@ class Engine:
                 raise
             self.pull(image)
 
-    @understood()
     def pull(self, image: str) -> None:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
@@ -221,38 +196,12 @@ class Engine:
                     problem = _problem(event)
                     # An image named by digest is right if the engine has it, despite the problem.
                     if problem and not ("@" in image and self.digest(image)):
-                        raise registry_refusal(image, " ".join(problem.split()))
+                        raise refusal(REGISTRY, problem, image=image)
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
-    @understood()
-    def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
-        """Push a tagged image; layers that the registry has are not sent again.
-
-        `report` gets each event of the engine. The credentials are those of Docker's config.json.
-        Raises PushError with the message of the registry or of a proxy, UsageError if a credential
-        helper fails, and EngineError if the connection to the engine breaks.
-        """
-        repository, _, tag = reference.rpartition(":")
-        try:
-            events = self._api.push(repository, tag=tag, stream=True, decode=True)
-            for event in events:
-                if problem := _problem(event):
-                    raise PushError(problem)
-                report(event)
-        except docker.errors.APIError as error:
-            raise PushError(str(error.explanation or error)) from None
-        except docker.errors.DockerException as error:  # a credential helper that fails
-            raise UsageError(
-                f"no credentials for {repository.partition('/')[0]}: {error}",
-                "see credsStore and credHelpers in Docker's config.json",
-            ) from None
-        except requests.RequestException as error:
-            raise EngineError(f"engine connection lost: {error}", "push again") from None
-
-    @understood()
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image.
 
@@ -260,13 +209,12 @@ class Engine:
         "" instead.
         """
         try:
-            answer = self._api.inspect_distribution(image)
-            return member(answer, "Descriptor", "digest", kind=str)
+            return str(self._api.inspect_distribution(image)["Descriptor"]["digest"])
         except docker.errors.APIError as error:
-            refusal = _registry_error(image, error)
-            if missing_ok and isinstance(refusal, UsageError):
+            problem = _registry_error(image, error)
+            if missing_ok and isinstance(problem, UsageError):
                 return ""
-            raise refusal from None
+            raise problem from None
 
     def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The manifest of an image, and the history in its configuration.
@@ -277,10 +225,9 @@ class Engine:
         """
         documents = tars.json_blobs(self._api.get_image(image))
         try:
-            manifest = member(documents, image, kind=dict)
-            config = member(manifest, "config", "digest", kind=str)
-            return manifest, member(documents, config, "history", kind=list)
-        except MalformedError:  # a missing blob just ends the stream
+            manifest = documents[image]
+            return manifest, documents[manifest["config"]["digest"]]["history"]
+        except KeyError:  # a missing blob just ends the stream
             raise EngineError(
                 f"the engine lacks layers of {image}",
                 "build it here; an engine that already has its content pulls it without layers "
@@ -296,7 +243,7 @@ class Engine:
         read-only into a container that never starts. Raises EngineError if it is not where Docker
         or Debian has it, or lacks a blob.
         """
-        docker_root = member(self.info(), "DockerRootDir", kind=str)
+        docker_root = self._info["DockerRootDir"]
         for root in (f"{docker_root}/containerd/daemon", "/var/lib/containerd"):
             folder = f"{root}/io.containerd.content.v1.content/blobs/sha256"
             mount = Mount(BLOBS, folder, type="bind", read_only=True)
@@ -323,16 +270,14 @@ class Engine:
         """
         try:
             events = self._api.load_image(iter(archive))
-            with understood():  # not around errors of `archive`
-                for event in events:
-                    if problem := _problem(event):
-                        raise load_refusal(problem)
+            for event in events:
+                if problem := _problem(event):
+                    raise refusal(LOAD, problem)
         except docker.errors.APIError as error:
-            raise load_refusal(str(error.explanation or error)) from None
+            raise refusal(LOAD, str(error.explanation or error)) from None
         except requests.RequestException as error:
-            raise load_refusal(str(error)) from None
+            raise refusal(LOAD, str(error)) from None
 
-    @understood()
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 
@@ -342,12 +287,11 @@ class Engine:
         """
         with self._created(image, *command, **options) as container:
             container.start()
-            code = member(container.wait(), "StatusCode", kind=int)
-            with read_by_docker():
-                streams = (container.logs(stdout=out, stderr=not out) for out in (False, True))
-                output = b"".join(streams).decode(errors="replace")
-            if code and (refusal := platform_refusal(output)):
-                raise refusal
+            code = container.wait()["StatusCode"]
+            streams = (container.logs(stdout=out, stderr=not out) for out in (False, True))
+            output = b"".join(streams).decode(errors="replace")
+            if code and (problem := diagnose(FOREIGN, output)):
+                raise problem
             return ExecResult(code, output)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
@@ -382,10 +326,9 @@ class Engine:
             try:
                 created.start()
             except docker.errors.APIError as error:
-                asked = options.get("device_requests")
-                if not asked or not (refusal := gpu_refusal(str(error.explanation or error))):
+                if not options.get("device_requests"):
                     raise
-                raise refusal from None
+                raise diagnose(GPU, str(error.explanation or error)) or error from None
             yield RunningContainer(created)
 
     @contextlib.contextmanager
@@ -402,22 +345,16 @@ class Engine:
 
         with ending(remove):
             try:
-                with understood(), read_by_docker():
-                    container = self._client.containers.create(
-                        image, list(command), name=name, **options
-                    )
-                yield container
+                yield self._client.containers.create(image, list(command), name=name, **options)
             finally:
                 remove()
 
 
-def _problem(event: Any) -> str:
-    """The error in a progress event of the engine, else "". Raises MalformedError."""
-    text = optional(event, "error", kind=str)
-    return text.strip() or ("no reason given" if text else "")
+def _problem(event: Mapping[str, Any]) -> str:
+    """The error in a progress event of the engine, else ""."""
+    return str(event.get("error") or "")
 
 
-def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:
+def _registry_error(image: str, error: docker.errors.APIError) -> TorchImagesError:
     """The error for an image that cannot be pulled from a registry."""
-    text = " ".join(str(error.explanation or error).split())
-    return registry_refusal(image, text, missing=isinstance(error, docker.errors.NotFound))
+    return refusal(REGISTRY, str(error.explanation or error), image=image)

@@ -2,7 +2,7 @@
 
 Docker's own `--gpus` needs NVIDIA's Container Toolkit beside the engine. The Container Device
 Interface (CDI) needs a spec file that names the device, and an engine that reads it. The user picks
-one; an engine that lacks it refuses to start the container, see refusals.py.
+one; an engine that lacks it refuses to start the container, see diagnose.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""An engine's JSON answers about images -> frozen types.
-
-All functions raise MalformedError for an answer that does not follow the engine's API.
-"""
+"""An engine's JSON answers about images -> frozen types."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-
-from torch_images.jsondoc import MalformedError, member, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,60 +52,28 @@ class OurImage:
     labels: Mapping[str, str]
 
 
-def image_info(answer: Any, size: int) -> ImageInfo:
+def image_info(answer: Mapping[str, Any], size: int) -> ImageInfo:
     """An image from the answer of `docker image inspect`; `size` is in unpacked bytes."""
-    config = member(answer, "Config", kind=dict)
     return ImageInfo(
-        id=member(answer, "Id", kind=str),
+        id=answer["Id"],
         size=size,
-        labels=_labels(config),
-        config=config,
-        created=optional(answer, "Created", kind=str),
-        layers=_texts(member(answer, "RootFS", kind=dict), "Layers"),
-        platform="/".join(optional(answer, key, kind=str) for key in ("Os", "Architecture")),
+        labels=answer["Config"].get("Labels") or {},
+        config=answer["Config"],
+        created=answer.get("Created") or "",
+        layers=tuple(answer["RootFS"].get("Layers") or ()),
+        platform=f"{answer.get('Os', '')}/{answer.get('Architecture', '')}",
     )
 
 
-def step_sizes(history: Any) -> tuple[int, ...]:
-    """The unpacked bytes of each step, oldest first, from the answer of `docker history`."""
-    return tuple(member(s, "Size", kind=int) for s in reversed(member(history, kind=list)))
-
-
-def listed_images(answer: Any) -> tuple[ListedImage, ...]:
-    """All images, from the answer of `docker images`."""
-    return tuple(
-        ListedImage(
-            id=member(image, "Id", kind=str),
-            tags=tuple(tag for tag in _texts(image, "RepoTags") if tag != "<none>:<none>"),
-            labels=_labels(image),
-        )
-        for image in member(answer, kind=list)
+def listed_image(answer: Mapping[str, Any]) -> ListedImage:
+    """An image from an entry of `docker images`."""
+    return ListedImage(
+        id=answer["Id"],
+        tags=tuple(tag for tag in answer["RepoTags"] or () if tag != "<none>:<none>"),
+        labels=answer["Labels"] or {},
     )
 
 
-def images_in_use(answer: Any) -> frozenset[str]:
-    """The ids of images that containers use, from the answer of `docker ps --all`."""
-    containers = member(answer, kind=list)
-    return frozenset(optional(container, "ImageID", kind=str) for container in containers)
-
-
-def tagged(answer: Any) -> datetime:
+def tagged(answer: Mapping[str, Any]) -> datetime:
     """When an image last got a tag, from the answer of `docker image inspect`."""
-    text = member(answer, "Metadata", "LastTagTime", kind=str)
-    try:
-        time = datetime.fromisoformat(re.sub(r"\.\d+", "", text))
-    except ValueError:
-        raise MalformedError(f"'Metadata.LastTagTime' is not a time: {text}") from None
-    if not time.tzinfo:
-        raise MalformedError(f"'Metadata.LastTagTime' has no time zone: {text}")
-    return time
-
-
-def _labels(document: Any) -> dict[str, str]:
-    labels = optional(document, "Labels", kind=dict)
-    return {key: member(labels, key, kind=str) for key in labels}
-
-
-def _texts(document: Any, key: str) -> tuple[str, ...]:
-    items = optional(document, key, kind=list)
-    return tuple(member(items, place, kind=str) for place in range(len(items)))
+    return datetime.fromisoformat(re.sub(r"\.\d+", "", answer["Metadata"]["LastTagTime"]))

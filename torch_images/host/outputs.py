@@ -85,24 +85,18 @@ def saying(folder: Path) -> Iterator[None]:
 
 def _foreign(folder: Path) -> str:
     """The name of a file in a folder that this program did not write so, else ""."""
-    names = sorted(os.listdir(folder))  # noqa: PTH208  only names are needed
-    if not names:
-        return ""
     listed = _listed(folder)
-    if not listed:
-        return names[0]
     parents = {str(parent) for name in listed for parent in Path(name).parents}
-    for top, folders, files in os.walk(folder, onerror=_fail):
-        for name in sorted([*folders, *files]):
-            path = Path(top, name)
-            known = str(path.relative_to(folder))
-            if path.is_symlink():
-                return known
-            if path.is_dir():
-                if known not in parents:
-                    return known
-            elif known != MARK and not (path.is_file() and listed.get(known) == _sha256(path)):
-                return known
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() and not path.is_symlink():
+            ours = name in parents
+        elif path.is_symlink() or not path.is_file():
+            ours = False
+        else:
+            ours = name == MARK or listed.get(name) == _sha256(path)
+        if not ours:
+            return name
     return ""
 
 
@@ -122,7 +116,3 @@ def _files(folder: Path) -> list[str]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _fail(error: OSError) -> None:
-    raise error

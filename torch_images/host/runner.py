@@ -55,10 +55,12 @@ class Runner:
         stdin: str | None = None,
         check: bool = True,
         show_errors: bool = False,
+        seconds: float | None = None,
     ) -> Completed:
         """Run to the end with its output captured; with `show_errors`, stderr is shown instead.
 
-        Raises CommandError, with the captured output, if `check` is set and the command fails.
+        Raises CommandError, with the captured output, if `check` is set and the command fails, and
+        for a captured command that takes longer than `seconds`.
         """
         if show_errors:
             (code, output, _), errors = _watch(command, env, cwd, captures=True), ""
@@ -73,7 +75,13 @@ class Runner:
                 text=True,
                 errors="replace",
             ) as process:
-                output, errors = process.communicate(stdin)
+                try:
+                    output, errors = process.communicate(stdin, timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    line = f"no answer within {seconds} seconds"
+                    raise CommandError(shlex.join(command), 124, line) from None
             code = process.returncode
         if check and code:
             raise CommandError(shlex.join(command), code, output + errors)

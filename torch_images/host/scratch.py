@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-HELD = ".torch-images-scratch"
+LOCK_FILE = ".torch-images-scratch"
 _MOUNTS = Path("/proc/self/mountinfo")
 
 _log = logging.getLogger(__name__)
@@ -28,9 +28,9 @@ def scratch(parent: Path, prefix: str) -> Iterator[Path]:
         discard(folder)
     new = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
     # The file is locked before it gets the name by which other processes recognise the folder.
-    with (new / f"{HELD}.new").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        Path(held.name).rename(new / HELD)
+    with (new / f"{LOCK_FILE}.new").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        Path(guard.name).rename(new / LOCK_FILE)
         try:
             yield new
         finally:
@@ -42,7 +42,7 @@ def scratch(parent: Path, prefix: str) -> Iterator[Path]:
 def left_behind(parent: Path) -> tuple[Path, ...]:
     """This user's scratch folders in `parent` whose process has ended."""
     folders = []
-    for path in sorted(parent.glob(f"*/{HELD}")):
+    for path in sorted(parent.glob(f"*/{LOCK_FILE}")):
         with contextlib.suppress(OSError), _locked(path):  # another user's cannot be opened
             if path.parent.lstat().st_uid == os.geteuid() and not path.parent.is_symlink():
                 folders.append(path.parent)
@@ -52,7 +52,7 @@ def left_behind(parent: Path) -> tuple[Path, ...]:
 def discard(folder: Path) -> bool:
     """Remove a scratch folder as `remove_tree` does, if its process has ended."""
     try:
-        with _locked(folder / HELD):
+        with _locked(folder / LOCK_FILE):
             return remove_tree(folder)
     except OSError:  # locked, or already removed
         return False
@@ -81,7 +81,7 @@ def _remove(tree: Path) -> None:
         tree.unlink()
         return
     # The file that marks a scratch folder goes last: an interrupted removal can be repeated.
-    for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
+    for path in sorted(tree.iterdir(), key=lambda path: path.name == LOCK_FILE):
         if path.is_symlink() or not path.is_dir():
             path.unlink()
         else:

@@ -23,7 +23,6 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -103,39 +102,21 @@ def write_tar(
     wheels; of machine code, they keep that for `arches`, numbers such as 90. Raises BuildError for
     a removal that matches nothing, and for a damaged wheel.
     """
-    removals = tuple(removals)
-    found: Counter[str] = Counter()
     with tarfile.open(fileobj=target, mode="w:", format=tarfile.PAX_FORMAT) as tar:
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
-        folders: set[str] = set()
+        place = _Place(tar, python, mtime=mtime, removals=tuple(removals), arches=arches)
         for wheel in wheels:
             with _named(wheel), WheelZip(wheel) as archive, warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
                 source = WheelFile(archive)
                 _check(source, archive)
-                sizes = {info.filename: info.file_size for info in archive.infolist()}
-                place = _Place(
-                    tar,
-                    folders,
-                    python,
-                    mtime=mtime,
-                    sizes=sizes,
-                    hashes=_hashes(source),
-                    removals=removals,
-                    arches=arches,
-                )
+                place.enter(source, archive)
                 installer.install(source, place, {})
-                found.update(place.found)
         files = tuple(member.name for member in tar.getmembers() if not member.isdir())
-    stale = [
-        glob
-        for r in removals
-        for glob in (*r.files, *r.code, *r.symbols, *r.lists)
-        if not found[glob]
-    ]
-    if stale:
+    if place.unmatched:
+        names = ", ".join(path.name for path in wheels)
         raise BuildError(
-            f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",
+            f"nothing to remove: {names} has no {min(place.unmatched)}",
             "correct `removals` in images.yaml",
         )
     return files
@@ -147,20 +128,19 @@ class _Place(WheelDestination):
     def __init__(
         self,
         tar: tarfile.TarFile,
-        folders: set[str],
         python: str,
         *,
         mtime: int,
-        sizes: Mapping[str, int],
-        hashes: Mapping[str, str],
         removals: Sequence[Cut],
         arches: Sequence[int],
     ) -> None:
-        self._tar, self._folders, self._mtime = tar, folders, mtime
-        self._removals, self._arches = removals, arches
-        self._sizes, self._hashes = sizes, hashes
-        self._gone: set[str] = set()
-        self.found: Counter[str] = Counter()
+        self._tar, self._mtime, self._arches = tar, mtime, arches
+        self._folders: set[str] = set()  # those in the tar
+        self._files, self._code, self._symbols, self._lists = (
+            [glob for removal in removals for glob in getattr(removal, kind)]
+            for kind in ("files", "code", "symbols", "lists")
+        )
+        self.unmatched = {*self._files, *self._code, *self._symbols, *self._lists}
         self._site = f"{VENV}/lib/python{python}/site-packages"
         self._roots: Mapping[str, str] = {
             "purelib": self._site,
@@ -169,6 +149,12 @@ class _Place(WheelDestination):
             "headers": f"{VENV}/include/site/python{python}",
             "data": VENV,
         }
+
+    def enter(self, source: WheelFile, archive: zipfile.ZipFile) -> None:
+        """Begin with another wheel."""
+        self._sizes = {info.filename: info.file_size for info in archive.infolist()}
+        self._hashes = _hashes(source)
+        self._gone: set[str] = set()
 
     def write_script(
         self, name: str, module: str, attr: str, section: ScriptSection
@@ -187,12 +173,12 @@ class _Place(WheelDestination):
         """One file of the wheel."""
         path = os.fspath(path)
         if scheme in ("purelib", "platlib"):
-            if self._matching(path, [g for r in self._removals for g in r.files]):
+            if self._matches(path, self._files):
                 self._gone.add(path)
                 return RecordEntry(path, None, None)
-            code = self._matching(path, [g for r in self._removals for g in r.code])
-            symbols = self._matching(path, [g for r in self._removals for g in r.symbols])
-            lists = self._matching(path, [g for r in self._removals for g in r.lists])
+            code, symbols, lists = (
+                self._matches(path, globs) for globs in (self._code, self._symbols, self._lists)
+            )
             if code or symbols or lists:
                 data = self._listed(path, stream.read()) if lists else stream.read()
                 new = self._pruned(path, data, code=code, symbols=symbols)
@@ -223,10 +209,10 @@ class _Place(WheelDestination):
             data = stream.read()
         self._write(scheme, record_file_path, data, executable=False)
 
-    def _matching(self, path: str, globs: Iterable[str]) -> bool:
-        found = [glob for glob in globs if fnmatchcase(path, glob)]
-        self.found.update(found)
-        return bool(found)
+    def _matches(self, path: str, globs: Iterable[str]) -> bool:
+        matched = {glob for glob in globs if fnmatchcase(path, glob)}
+        self.unmatched -= matched
+        return bool(matched)
 
     def _listed(self, path: str, data: bytes) -> bytes:
         try:
@@ -240,7 +226,7 @@ class _Place(WheelDestination):
     def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
         arches = self._arches if code else None
         try:
-            return b"".join(prune(memoryview(data), arches, symbols=symbols).pieces)
+            return prune(memoryview(data), arches, symbols=symbols)
         except PruneError as error:
             raise BuildError(
                 f"{path} cannot be pruned: {error}", "correct `removals` in images.yaml"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -14,12 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from zstandard import ZstdError
-
-from torch_images import jsondoc
 from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.cache import Part, keep, used, write
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workers import workers
@@ -27,7 +23,6 @@ from torch_images.interrupts import grace
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
-from torch_images.oci.contents import contents, unpacked
 from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while one per processor is packed
@@ -125,22 +120,11 @@ def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[s
     """
     found = {}
     for path in (cache / Part.LAYERS).glob("*/layer.json"):
-        with contextlib.suppress(OSError, ValueError, ZstdError, tarfile.TarError):
-            diff_id = jsondoc.member(jsondoc.parse(path.read_bytes()), "diff_id", kind=str)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            diff_id = json.loads(path.read_bytes())["diff_id"]
             if diff_id in diff_ids:
-                found[diff_id] = _files(path.parent)
+                found[diff_id] = tuple(json.loads((path.parent / _FILES).read_bytes()))
     return found
-
-
-def _files(folder: Path) -> tuple[str, ...]:
-    """The paths of a layer's files; read from its blob if an older version packed it."""
-    kept = folder / _FILES
-    if not kept.exists():
-        with (folder / "blob").open("rb") as blob:
-            files = contents(unpacked(blob, "zstd")).files
-        write(kept, json.dumps(sorted(files)))
-        return tuple(files)
-    return tuple(json.loads(kept.read_bytes()))
 
 
 @contextlib.contextmanager
@@ -234,13 +218,8 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
     folder = used(folder / plan.key)
     try:
-        document = jsondoc.parse((folder / "layer.json").read_bytes())
-        layer = Layer(
-            digest=jsondoc.member(document, "digest", kind=str),
-            diff_id=jsondoc.member(document, "diff_id", kind=str),
-            size=jsondoc.member(document, "size", kind=int),
-        )
-    except (OSError, jsondoc.MalformedError) as error:
+        layer = Layer(**json.loads((folder / "layer.json").read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise BuildError(
             f"{folder} is not a layer: {error}", "remove it; it will be made again"
         ) from None

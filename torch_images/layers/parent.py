@@ -1,4 +1,4 @@
-"""Parent images of Dockerfiles: layers of wheels on top of a base, or alone.
+"""Parent images of Dockerfiles: layers of wheels on top of a base.
 
 BuildKit reads them as a named context. They are unpacked once, into the engine, where both the
 build's own steps and containers use them; nothing packs them again.
@@ -6,17 +6,10 @@ build's own steps and containers use them; nothing packs them again.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    InvalidStateError,
-    as_completed,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +17,14 @@ from typing import Any
 from torch_images.host import tars
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.engine import Engine
-from torch_images.host.workers import workers
+from torch_images.host.workers import check_broken_off, workers
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
 
 # The repository of parent images, in the image store of an engine that is also the builder.
 PARENT_IMAGES = "torch-images-parent"
+
+_POLL = 0.2  # seconds between looks at whether the work was broken off
 
 Layers = Sequence[Future[ReadyLayer]]
 # The layout of the base below the layers.
@@ -37,28 +32,27 @@ Layout = Future[Path]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The parents of an image: layers by group, on a base or none; and whether it compiles."""
+class ParentRequest:
+    """The parents of an image: layers by group, on a base; and whether it compiles."""
 
     groups: Mapping[str, Layers]
-    base: Layout | None
+    base: Layout
     compiles: bool
 
 
 class ParentImages:
     """Makes parent images; equal ones only once.
 
-    If `engine` is also the builder, they are images in it: layers are loaded as they get ready, and
+    If `engine` is also the builder, they are images in it: layers are sent as they get ready, and
     CUDA's libraries are unpacked while the rest is still being packed. For a remote builder they
     are OCI layouts in the cache, which buildx sends to it.
     """
 
     def __init__(self, cache: Path, engine: Engine | None = None) -> None:
         self._cache, self._engine = cache, engine
-        self._there: set[str] = set()  # digests of layers that the engine certainly has
-        self._stop: Future[None] = Future()  # ends loads in progress
+        self._loaded: set[str] = set()  # digests of blobs that the engine certainly has
 
-    def contexts(self, wanted: Mapping[str, Wanted]) -> dict[str, dict[str, str]]:
+    def contexts(self, requests: Mapping[str, ParentRequest]) -> dict[str, dict[str, str]]:
         """The named contexts of each image, by group, for its Dockerfile.
 
         An engine unpacks the layers of an image one by one, so images that share no libraries are
@@ -66,179 +60,88 @@ class ParentImages:
 
         Raises the errors of layers and of the base, and EngineError or DiskError.
         """
-        self._stop = Future()
         chains: dict[Layers, list[str]] = {}
-        for name, image in wanted.items():
-            chains.setdefault(tuple(image.groups.get("cuda", ())), []).append(name)
+        for name, request in requests.items():
+            chains.setdefault(tuple(request.groups.get("cuda", ())), []).append(name)
 
         def make(names: Sequence[str]) -> dict[str, dict[str, str]]:
-            return {name: self._of_image(wanted[name]) for name in names}
+            return {name: self._of_image(requests[name]) for name in names}
 
         with workers(len(chains) if self._engine else 1) as pool:
-            try:
-                results = as_completed([pool.submit(make, names) for names in chains.values()])
-                return {name: value for done in results for name, value in done.result().items()}
-            except BaseException as error:
-                self._break_off(error)
-                raise
+            results = as_completed([pool.submit(make, names) for names in chains.values()])
+            return {name: value for done in results for name, value in done.result().items()}
 
-    def _of_image(self, wanted: Wanted) -> dict[str, str]:
-        """The contexts of one image.
+    def _of_image(self, request: ParentRequest) -> dict[str, str]:
+        """The contexts of one image; compile stages start from CUDA's libraries only."""
+        groups, base = request.groups, request.base
+        contexts = {}
+        if request.compiles or self._engine:  # an engine keeps the libraries for other images
+            contexts["libraries"] = self._context(base, groups.get("cuda", ()))
+        contexts["parent"] = self._context(base, [*itertools.chain(*groups.values())])
+        return contexts if request.compiles else {"parent": contexts["parent"]}
 
-        With a base, all layers are one image, and compile stages start from CUDA's libraries only.
-        Without one, each group is separate, to be copied onto an image.
-        """
-        groups, base, compiles = wanted.groups, wanted.base, wanted.compiles
-        if not base:
-            return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
-        layers = [x for ls in groups.values() for x in ls]
-        if not compiles and not self._engine:  # an engine keeps the libraries for other images
-            return {"parent": self._contexts(base, layers)[-1]}
-        libraries, parent = self._contexts(base, layers, len(groups.get("cuda", ())))
-        return {"libraries": libraries, "parent": parent} if compiles else {"parent": parent}
-
-    def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
-        """The contexts with the first layers on a base: one per count, and one with all.
-
-        Each is in the form of a bake file.
-        """
-        bounds = (*counts, len(layers))
+    def _context(self, base: Layout, layers: Layers) -> str:
+        """The context of layers on a base, in the form of a bake file."""
         if self._engine:
-            return [f"docker-image://{n}" for n in self._images(self._engine, base, layers, bounds)]
-        folders = [self._layout(base, layers[:count]) for count in bounds]
-        return [f"oci-layout://{folder}@{layout.layout_digest(folder)}" for folder in folders]
-
-    def _layout(self, base: Layout | None, layers: Layers) -> Path:
-        """The OCI layout of a parent image, once all its layers are ready."""
-        for part in as_completed(_parts(base, layers)):
+            return f"docker-image://{self._load(self._engine, base, layers)}"
+        for part in _completed(base, layers):
             part.result()  # raises the first failure first
-        ready = [layer.result() for layer in layers]
         folder = self._cache / Part.PARENTS / _key(_stacked(base, layers).digest)
         if not folder.exists():
+            ready = [layer.result() for layer in layers]
             with filling(folder) as new:
-                start = base.result() if base else None
-                layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), new)
-        return used(folder)
+                layout.extend_layout(
+                    base.result(), ((r.title, r.layer, r.path) for r in ready), new
+                )
+        return f"oci-layout://{used(folder)}@{layout.layout_digest(folder)}"
 
-    def _images(
-        self, engine: Engine, base: Layout | None, layers: Layers, bounds: Sequence[int]
-    ) -> list[str]:
-        """Load the images that the engine lacks. Returns the names of all.
+    def _load(self, engine: Engine, base: Layout, layers: Layers) -> str:
+        """Load an image unless the engine has it. Returns its name."""
+        if all(layer.done() for layer in layers):  # else loading starts with those that are
+            wait([base])
+            image = _stacked(base, layers)
+            missing = engine.digest(parent_name(image.digest)) != image.digest
+        else:
+            missing = True
+        if missing:
+            engine.load(self._archive(base, layers))
+        self._loaded |= {digest for part in _completed(base, layers) for _, digest in _blobs(part)}
+        return parent_name(_stacked(base, layers).digest)
 
-        There is one image for each of `bounds`, with that number of layers.
-        """
-        if base and all(layer.done() for layer in layers):
-            wait([base])  # the engine may have all images; if not, loading starts with the layers
-        missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
-        self._take(engine, base, layers, sorted(missing))
-        self._note(base, layers)
-        return [parent_name(_stacked(base, layers[:end]).digest) for end in bounds]
-
-    def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
-        """Whether the engine has the image with these layers. If so, records its layers."""
-        if not all(part.done() for part in _parts(base, layers)):
-            return False
-        parent = _stacked(base, layers)
-        if engine.digest(parent_name(parent.digest)) != parent.digest:
-            return False
-        self._note(base, layers)
-        return True
-
-    def _take(
-        self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
-    ) -> None:
-        """Load an image with the layers up to each of `ends`; each extends the previous one."""
-        with workers(2) as pool:
-            try:
-                loads: list[Future[str]] = []
-                for start, end in itertools.pairwise([0, *ends]):
-                    load = _Load(
-                        base=base,
-                        layers=layers[:end],
-                        new=[
-                            x
-                            for x in layers[start:end]
-                            if not (x.done() and _digest(x) in self._there)
-                        ],
-                        before=loads[-1] if loads else None,
-                        there=frozenset(self._there),
-                        stop=self._stop,
-                    )
-                    loads.append(pool.submit(load.into, engine))
-                for result in loads:
-                    result.result()
-            except BaseException as error:
-                self._break_off(error)
-                raise
-
-    def _break_off(self, error: BaseException) -> None:
-        """End all loads in progress with an error, unless that has happened already."""
-        with contextlib.suppress(InvalidStateError):
-            self._stop.set_exception(error)
-
-    def _note(self, base: Layout | None, layers: Layers) -> None:
-        """Record that the engine has a parent image now."""
-        self._there |= {_digest(layer) for layer in layers}
-        if base:
-            self._there |= {path.name for path in layout.layout_layers(base.result())}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Load:
-    """A load in progress of an image with more layers than the previous one.
-
-    The first one has the base. `there` are digests of layers that the engine already has.
-    """
-
-    base: Layout | None
-    layers: Layers
-    new: Layers
-    before: Future[str] | None
-    there: frozenset[str]
-    stop: Future[None]
-
-    def into(self, engine: Engine) -> str:
-        """Load the image into the engine. Returns its name."""
-        engine.load(self._archive())
-        return parent_name(_stacked(self.base, self.layers).digest)
-
-    def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
-        """The files, with their digests, of the base or of a layer that is ready."""
-        ready = part.result()
-        if part is self.before:
-            return []
-        if part is self.base:
-            paths = layout.layout_layers(ready)
-            return [(path, path.name) for path in paths if path.name not in self.there]
-        return [(ready.path, _digest(part))]
-
-    def _archive(self) -> Iterator[bytes]:
+    def _archive(self, base: Layout, layers: Layers) -> Iterator[bytes]:
         """Yield the tar of an OCI layout: each blob when it is ready, then index and manifest."""
-        start = self.before or self.base
-        left: set[Future[Any]] = {*self.new, *([start] if start else [])}
-        while left:
-            done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
-            for path, digest in itertools.chain.from_iterable(map(self._blobs, done)):
-                yield from tars.blob(path, digest)
-            left -= done
-        parent = _stacked(self.base, self.layers)
-        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(parent.digest)}"}
-        for file, data in layout.layout_files(parent, name).items():
+        for part in _completed(base, layers):
+            for path, digest in _blobs(part):
+                if digest not in self._loaded:
+                    yield from tars.blob(path, digest)
+        image = _stacked(base, layers)
+        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(image.digest)}"}
+        for file, data in layout.layout_files(image, name).items():
             yield from tars.packed(file, io.BytesIO(data), len(data))
         yield tars.END
 
 
-def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
-    """All parts that a parent image waits for."""
-    return [*layers, *([base] if base else [])]
+def _completed(base: Layout, layers: Layers) -> Iterator[Future[Any]]:
+    """The parts of a parent image as they get ready, until an error elsewhere ends the work."""
+    left: set[Future[Any]] = {*layers, base}
+    while left:
+        done, left = wait(left, _POLL, FIRST_COMPLETED)
+        check_broken_off()
+        yield from done
 
 
-def _stacked(base: Layout | None, layers: Layers) -> layout.Image:
+def _blobs(part: Future[Any]) -> list[tuple[Path, str]]:
+    """The files, with their digests, of a layer or of the layout of a base."""
+    ready: ReadyLayer | Path = part.result()
+    if isinstance(ready, Path):
+        return [(path, path.name) for path in layout.layout_layers(ready)]
+    return [(ready.path, ready.layer.digest.removeprefix("sha256:"))]
+
+
+def _stacked(base: Layout, layers: Layers) -> layout.Image:
     """The documents of a parent image whose base and layers are ready."""
     ready = [layer.result() for layer in layers]
-    return layout.image(
-        base.result() if base else None, [(each.title, each.layer) for each in ready]
-    )
+    return layout.image(base.result(), [(each.title, each.layer) for each in ready])
 
 
 def _key(digest: str) -> str:
@@ -248,7 +151,3 @@ def _key(digest: str) -> str:
 def parent_name(digest: str) -> str:
     """The name of a parent image in the engine, by the digest of its manifest."""
     return f"{PARENT_IMAGES}:{_key(digest)}"
-
-
-def _digest(layer: Future[ReadyLayer]) -> str:
-    return layer.result().layer.digest.removeprefix("sha256:")

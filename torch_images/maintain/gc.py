@@ -24,14 +24,12 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, scratch
+from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
 # Names in the cache end in a hash. The folder is the user's choice, and may contain other files.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
-# Files that a killed process was making or removing.
-_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|making-\w{{8}})")
 _PARTIAL = re.compile(r"\.partial-\w{8}")  # a download in progress
 # Names of images that are being built, and of parent images.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
@@ -108,7 +106,7 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
     left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
     items = [
         Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
-        for image in engine.looked_into(listed[digest] for digest, names in left.items() if names)
+        for image in engine.details(listed[digest] for digest, names in left.items() if names)
         for name in left[image.id]
     ]
     return tuple(item for item in items if item.used <= before)
@@ -128,14 +126,14 @@ def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]
     """
     return tuple(
         Item(name=_name(image), size=image.size, used=image.tagged, image=image.id)
-        for image in engine.looked_into(built.ours(cache, engine))
+        for image in engine.details(built.ours(cache, engine))
         if not _stays(image, namespace)
     )
 
 
 def staying(cache: Path, engine: Engine, namespace: str = "") -> tuple[str, ...]:
     """Images of this project that must stay, each with the reason."""
-    ours = engine.looked_into(built.ours(cache, engine))
+    ours = engine.details(built.ours(cache, engine))
     return tuple(f"{_name(image)}: {why}" for image in ours if (why := _stays(image, namespace)))
 
 
@@ -163,19 +161,17 @@ def _is_given(name: str, image: OurImage, namespace: str) -> bool:
 
 def cache(folder: Path) -> tuple[Item, ...]:
     """The items in this user's cache."""
-    items = []
-    for part in Part:
-        for path in sorted((folder / part).glob("*")):
-            half = bool(_HALF.fullmatch(path.name))
-            if path.is_symlink() or not (half or _OURS.fullmatch(path.name)):
-                continue
-            noted = mark(path)
-            time = max(p.lstat().st_mtime for p in (path, noted) if p.exists())
-            used = datetime.fromtimestamp(time, UTC)
-            if half and ((path / HELD).exists() or datetime.now(UTC) - used < RUNNING):
-                continue  # in use, or found by `abandoned`
-            items.append(Item(name=f"{part}/{path.name}", size=_size(path), used=used, path=path))
-    return tuple(items)
+    paths = [path for part in Part for path in sorted((folder / part).glob("*"))]
+    return tuple(
+        Item(
+            name=str(path.relative_to(folder)),
+            size=_size(path),
+            used=_time(max(p.lstat().st_mtime for p in (path, mark(path)) if p.exists())),
+            path=path,
+        )
+        for path in paths
+        if _OURS.fullmatch(path.name) and not path.is_symlink()
+    )
 
 
 def abandoned(workspace: Workspace) -> tuple[Item, ...]:
@@ -183,26 +179,26 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     cache = workspace.cache
     parts = tuple(cache / part for part in Part)
     scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
-    latest = datetime.now(UTC) - RUNNING
     return tuple(
         Item(
             name=str(path),
             size=_size(path) if is_free(path) else 0,
-            used=datetime.fromtimestamp(path.stat().st_mtime, UTC),
+            used=_time(path.stat().st_mtime),
             path=path,
         )
-        for path in (*chain.from_iterable(scratches), *_partial(parts, latest))
+        for path in (*chain.from_iterable(scratches), *_partial(parts))
     )
 
 
-def _partial(parts: Iterable[Path], latest: datetime) -> tuple[Path, ...]:
-    """Downloads without a write since a time."""
+def _partial(parts: Iterable[Path]) -> list[Path]:
+    """Downloads that are too old for a running build."""
     paths = (path for part in parts for path in sorted(part.glob(".partial-*")))
-    return tuple(
+    latest = datetime.now(UTC) - RUNNING
+    return [
         path
         for path in paths
-        if _PARTIAL.fullmatch(path.name) and path.lstat().st_mtime < latest.timestamp()
-    )
+        if _PARTIAL.fullmatch(path.name) and _time(path.lstat().st_mtime) < latest
+    ]
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
@@ -217,7 +213,7 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
 
 def _removed(path: Path) -> bool:
     """Remove a member of the cache. Returns whether it is gone."""
-    if (path / HELD).exists():
+    if (path / LOCK_FILE).exists():
         return discard(path)
     with _alone(path) as alone:
         if not alone or not is_free(path):
@@ -249,12 +245,12 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
 
 
-def build_cache(run: Runner, *, asked: bool) -> str:
-    """A line about the cache of buildx's current builder; if `asked`, removes all of it.
+def build_cache(run: Runner, *, prune: bool) -> str:
+    """A line about the cache of buildx's current builder; with `prune`, removes all of it.
 
     BuildKit does not record which project filled it, so nothing else is removed.
     """
-    if asked:
+    if prune:
         freed = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
         return f"build cache: {freed[-1].lower() if freed else 'nothing to remove'}"
     total = re.search(
@@ -268,6 +264,10 @@ def _name(image: OurImage) -> str:
     return ", ".join(image.tags) or f"{image.id} (no tag)"
 
 
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def _size(path: Path) -> int:
     """Bytes of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else (path,)
@@ -278,14 +278,13 @@ def _size(path: Path) -> int:
 def _alone(path: Path) -> Iterator[bool]:
     """Whether no process is making this member of the cache; blocks others meanwhile."""
     lock = path.with_name(f"{path.name}.lock")
-    if not lock.exists():
+    with contextlib.ExitStack() as stack:
+        if lock.exists():
+            guard = stack.enter_context(lock.open("w"))
+            try:
+                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            stack.callback(lock.unlink, missing_ok=True)
         yield True
-        return
-    with lock.open("w") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-        lock.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
 """Proof -> names, a registry, pods.
 
-Enters: a report that passed. Leaves: tags, pushed images, datasheets, answers and pod templates.
+Enters: a report that passed. Leaves: tags, pushed images, datasheets, the site and pod
+templates.
 """

@@ -1,38 +1,26 @@
-"""Queries to a registry through buildx, which uses Docker's own credentials.
+"""Registries through buildx, which uses Docker's own credentials.
 
-A name may refer to one manifest, or to an index with a manifest for each platform.
+A name refers to one image, or to an index with an image for each platform.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
+
+from packaging.version import Version
+from pydantic import BaseModel, Field, ValidationError
 
 from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
-from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.platforms import AMD64
-from torch_images.publish.index import Index
-from torch_images.publish.registry_answers import (
-    at,
-    digest_of,
-    entries_of,
-    identity_of,
-    is_index,
-    manifest_of,
-    platform_of,
-)
-from torch_images.publish.tag_rules import TagTarget
+from torch_images.publish.tag_rules import Manifest, TagTarget
 
 T = TypeVar("T")
 
@@ -54,89 +42,138 @@ _REFERENCE = re.compile(
     rf"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{{1,5}})?(?:/{_PART})+"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-_COMPAT = re.compile(r"(?:[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?-[0-9a-z.]{1,20})?")
-# The message of a buildx that lacks an option; host/ requires no oldest version.
-_LACKING = re.compile(r"unknown flag: (\S+)")
-_LARGEST = 10**12  # bytes of a layer
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ANSWER = 120.0  # seconds to wait for buildx
 _LONGEST = 60.0  # seconds between two attempts
+_TEXT = 40  # characters of a version
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """An image in a registry: its manifest's digest, its labels, and bytes to pull."""
+_Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Time = Annotated[str, Field(pattern=r"^[0-9TZ:.+-]{0,40}$")]
+_Word = Annotated[str, Field(pattern=r"^[a-z0-9]{1,20}$")]
 
-    digest: str
-    labels: labels.ImageLabels
-    size: int
+
+class _Platform(BaseModel):
+    os: _Word
+    architecture: _Word
+
+
+class _Entry(BaseModel):
+    digest: _Digest
+    platform: _Platform | None = None
+
+
+class _Target(BaseModel):
+    digest: _Digest
+    manifests: list[_Entry] = Field(default=[], max_length=100)
+
+
+class _Settings(BaseModel):
+    labels: dict[str, str] | None = Field(default=None, alias="Labels")
+
+
+class _Image(_Platform):
+    created: _Time = ""
+    config: _Settings = _Settings()
+
+
+class _Answer(BaseModel):
+    """What `docker buildx imagetools inspect --format "{{json .}}"` prints (buildx 0.13).
+
+    `image` is one image's configuration or, for an index of several platforms, one for each.
+    """
+
+    manifest: _Target
+    image: _Image | Annotated[dict[str, _Image], Field(max_length=100)]
+
+    def target(self) -> TagTarget:
+        """The images of the name. Raises ValueError unless they have one version of torch."""
+        images = self.image.values() if isinstance(self.image, dict) else (self.image,)
+        digests = {_name(e.platform): e.digest for e in self.manifest.manifests if e.platform}
+        manifests = tuple(
+            Manifest(
+                platform=_name(image),
+                digest=digests[_name(image)] if self.manifest.manifests else self.manifest.digest,
+                created=image.created,
+                labels=labels.read(image.config.labels or {}),
+            )
+            for image in sorted(images, key=_name)
+            if not self.manifest.manifests or _name(image) in digests
+        )
+        torches = {image.labels.torch for image in manifests}
+        if len(torches) != 1 or len(min(torches)) > _TEXT:
+            raise ValueError("its images do not have one version of torch")
+        Version(min(torches) or "0")
+        return TagTarget(digest=self.manifest.digest, manifests=manifests)
+
+
+class _Layer(BaseModel):
+    size: int = Field(ge=0, le=10**12)
+
+
+class _Layers(BaseModel):
+    layers: list[_Layer] = Field(min_length=1, max_length=1000)
+
+
+def _name(platform: _Platform) -> str:
+    return f"{platform.os}/{platform.architecture}"
+
+
+def lookup(reference: str, run: Runner) -> TagTarget | None:
+    """The image or index under a name in its registry; None if there is none.
+
+    Raises UsageError for an invalid name and if the registry refuses, NetworkError if it is
+    unreachable or its answer is invalid.
+    """
+    text = _inspect(reference, run, "--format", "{{json .}}")
+    return None if text is None else _understood(reference, lambda: _target(text))
+
+
+def _target(text: str) -> TagTarget:
+    return _Answer.model_validate_json(text).target()
+
+
+def pull_size(reference: str, run: Runner) -> int:
+    """The bytes of the layers of one image, named by its digest. Raises as `lookup` does."""
+    text = _inspect(reference, run, "--raw") or ""
+    layers = _understood(reference, lambda: _Layers.model_validate_json(text).layers)
+    return sum(layer.size for layer in layers)
+
+
+def of_platform(reference: str, platform: str, run: Runner) -> Manifest:
+    """The image under a name for a platform.
+
+    Raises UsageError if the registry has none, and as `lookup` does.
+    """
+    target = lookup(reference, run)
+    if target is None:
+        raise UsageError(f"{reference} is not in its registry", "push it first")
+    if image := target.of_platform(platform):
+        return image
+    others = " and ".join(image.platform for image in target.manifests)
+    raise UsageError(f"{reference} has no image for {platform}", f"it has one for {others}")
+
+
+def exact(reference: str, run: Runner, *, platform: str) -> str:
+    """The name of one image: for an index, the platform's by digest, else the same name.
+
+    Raises as `of_platform` does.
+    """
+    target = lookup(reference, run)
+    if target and [image.digest for image in target.manifests] == [target.digest]:
+        return reference
+    return at(reference, of_platform(reference, platform, run).digest)
+
+
+def at(reference: str, digest: str) -> str:
+    """The reference of a digest in the repository of another reference."""
+    folder, slash, last = reference.partition("@")[0].rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def has_host(image: str) -> bool:
     """Whether the first part of a name is a registry's host, as in "ghcr.io/me/x:y"."""
     return _HOST.match(image) is not None
-
-
-def lookup(reference: str, run: Runner) -> TagTarget | None:
-    """The image or index, with its images, under a name in its registry; None if there is none.
-
-    An index is as old as its oldest image. Raises UsageError if the registry refuses, NetworkError
-    if it is unreachable or its answer about an index is invalid.
-    """
-    answer = _inspect(reference, run)
-    if answer is None:
-        return None
-    with _understood(reference):
-        if not is_index(answer):
-            one = manifest_of(answer)
-            return replace(TagTarget.of(one.digest, one.created, one.labels), manifests=(one,))
-        digest = digest_of(answer, "manifest")
-        entries = entries_of(answer)
-        images = tuple(manifest_of(_of_entry(reference, entry, run), entry) for entry in entries)
-        torches = sorted({m.labels.torch for m in images})
-        if len(torches) > 1:
-            raise MalformedError(f"its images have torch {' and '.join(torches)}")
-        return TagTarget(
-            digest=digest,
-            torch=torches[0] or "0",
-            created=min(m.created for m in images)[:10],
-            manifests=images,
-        )
-
-
-def published(reference: str, run: Runner, *, platform: str = AMD64.name) -> Published:
-    """The image under a name in a registry, for a platform, with checked labels and sizes.
-
-    Raises UsageError for an invalid reference, and as `contents` does.
-    """
-    if not _REFERENCE.fullmatch(reference):
-        raise UsageError(
-            f"'{shown(re.sub('.*@', '***@', reference))}' is not the name of a published image",
-            "give one such as ghcr.io/me/torch-cu130:sm120, or with @sha256:...",
-        )
-    answer, manifest = _described(reference, run, platform)
-    with _understood(reference):
-        digest, image_labels = identity_of(answer)
-        if not _COMPAT.fullmatch(image_labels.compat):
-            raise MalformedError(
-                f"its compat library is {shown(image_labels.compat)}, which is not a version"
-            )
-        sizes = [layer["size"] for layer in manifest["layers"]]
-        if not all(0 <= size <= _LARGEST for size in sizes):
-            raise MalformedError("a layer has an impossible size")
-    return Published(digest=digest, labels=image_labels, size=sum(sizes))
-
-
-def contents(
-    reference: str, run: Runner, *, platform: str = AMD64.name
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The manifest of a published image for a platform, and its history.
-
-    Raises UsageError if the image is not in its registry, or not for the platform; otherwise as
-    `lookup` does.
-    """
-    answer, manifest = _described(reference, run, platform)
-    with _understood(reference):
-        history = member(answer, "image", "history", kind=list)
-        return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
 def is_public(reference: str, run: Runner) -> bool:
@@ -151,113 +188,14 @@ def is_public(reference: str, run: Runner) -> bool:
         names = ("DOCKER_AUTH_CONFIG", "DOCKER_CONTEXT", "BUILDX_BUILDER")
         env = {"DOCKER_CONFIG": folder, **dict.fromkeys(names)}
         command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
-        done = run.run(command, env=env, check=False)
+        done = run.run(command, env=env, check=False, seconds=_ANSWER)
     return not done.code or not _REFUSED.search(done.output + done.errors)
 
 
-def exact(reference: str, run: Runner, *, platform: str) -> str:
-    """The name of one manifest: for an index, the platform's by digest, else the same name.
-
-    Raises UsageError if the name is not in its registry, and for an index without the platform;
-    otherwise as `lookup` does.
-    """
-    return _chosen(reference, run, platform, foreign=True)[0]
-
-
-def make_index(reference: str, index: Index, run: Runner) -> None:
-    """Give an index a name in the registry that has its images.
-
-    First checks that buildx would write exactly the expected bytes: another version might make
-    another index. Raises UsageError, with the version to install, if not; otherwise as `lookup`
-    does.
-    """
-    create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
-    annotations = (f"--annotation=index:{name}={text}" for name, text in index.annotations.items())
-    words = [*annotations, *(json.dumps(descriptor) for descriptor in index.descriptors)]
-    written = _create([*create, "--dry-run", *words], reference, run)
-    if written.rstrip("\n").encode() != index.data:
-        raise UsageError(
-            "this docker buildx writes an index with unexpected bytes",
-            "install another version of docker-buildx; 0.13 is known to work",
-        )
-    _create([*create, *words], reference, run)
-
-
-def name_index(reference: str, digest: str, run: Runner) -> None:
-    """Give an index in a registry another name there. Raises as `lookup` does."""
-    create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
-    _create([*create, at(reference, digest)], reference, run)
-
-
-def _create(command: list[str], reference: str, run: Runner) -> str:
-    """The output of a buildx command. Raises UsageError or NetworkError."""
-    try:
-        return run.run(command).output
-    except CommandError as error:
-        if lacking := _LACKING.search(error.output):
-            raise UsageError(
-                f"this docker buildx has no option {lacking[1]} of imagetools create",
-                "install a newer docker-buildx; 0.13 is known to work",
-            ) from None
-        raise problem(reference, error.output.rpartition("ERROR:")[2]) from None
-
-
-def _chosen(
-    reference: str, run: Runner, platform: str, *, foreign: bool = False
-) -> tuple[str, dict[str, Any]]:
-    """The name of a manifest for a platform, and its description by buildx.
-
-    With `foreign`, a single manifest may be for another platform.
-    """
-    answer = _inspect(reference, run)
-    if answer is None:
-        raise UsageError(f"{reference} is not in its registry", "push it first")
-    with _understood(reference):
-        if not is_index(answer):
-            own = platform_of(optional(answer, "image", kind=dict))
-            if not foreign and own not in ("", platform):
-                raise _not_for(reference, platform, [own])
-            return reference, answer
-        entries = {platform_of(entry["platform"]): entry for entry in entries_of(answer)}
-        if platform not in entries:
-            raise _not_for(reference, platform, entries)
-        entry = entries[platform]
-        return at(reference, entry["digest"]), _of_entry(reference, entry, run)
-
-
-def _not_for(reference: str, platform: str, others: Iterable[str]) -> UsageError:
-    return UsageError(
-        f"{reference} has no image for {platform}", f"it has one for {shown(' and '.join(others))}"
-    )
-
-
-def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The description of a published image by buildx, and its manifest with digests and sizes."""
-    name, answer = _chosen(reference, run, platform)
-    manifest = _inspect(name, run, "--raw") or {}
-    with _understood(reference):
-        member(manifest, "config", "digest", kind=str)
-        for number in range(len(member(manifest, "layers", kind=list))):
-            member(manifest, "layers", number, "digest", kind=str)
-            member(manifest, "layers", number, "size", kind=int)
-    return answer, manifest
-
-
-def _of_entry(reference: str, entry: dict[str, Any], run: Runner) -> dict[str, Any]:
-    """The description of an image in an index. Raises MalformedError, and as `lookup` does."""
-    name, platform = at(reference, entry["digest"]), platform_of(entry["platform"])
-    answer = _inspect(name, run)
-    if answer is None:
-        raise MalformedError(f"its index names a missing image for {platform}")
-    manifest = is_index(answer) or manifest_of(answer)
-    if manifest is True or (manifest.digest, manifest.platform) != (entry["digest"], platform):
-        raise MalformedError(f"its index names another image for {platform}")
-    return answer
-
-
 def problem(reference: str, text: str) -> UsageError | NetworkError:
-    """The error for the message of a registry or of the way to it."""
-    message = " ".join(text.removeprefix("ERROR:").split())[-300:]
+    """The error for the message of a registry or of the way to it: the last line of `text`."""
+    last = _ESCAPE.sub("", (text.strip().splitlines() or ["no output"])[-1])
+    message = " ".join(last.removeprefix("ERROR:").split())[-300:]
     host = reference.partition("/")[0]
     if "error getting credentials" in message:
         message = message.partition(", out:")[0]  # the helper's output follows, and may be anything
@@ -282,47 +220,46 @@ def retry(
     *,
     retries: int,
     say: Callable[[str], None],
-    progress: Callable[[], int] = lambda: 0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Call `attempt` until it works; after a NetworkError again in 1, 2, 4 ... seconds.
-
-    `retries` limits consecutive failures without `progress`, a number that only grows.
-    """
-    failed, reached = 0, progress()
-    while True:
+    """Call `attempt` until it works; after a NetworkError again in 1, 2, 4 ... seconds."""
+    for failed in range(retries):
         try:
             return attempt()
         except NetworkError as error:
-            failed = 1 if progress() > reached else failed + 1
-            reached = progress()
-            if failed > retries:
-                raise
-            wait = min(2.0 ** (failed - 1), _LONGEST)
-            say(f"{error.message}; again in {wait:.0f} s ({failed} of {retries})")
+            wait = min(2.0**failed, _LONGEST)
+            say(f"{error.message}; again in {wait:.0f} s ({failed + 1} of {retries})")
             sleep(wait)
+    return attempt()
 
 
-def _inspect(reference: str, run: Runner, *words: str) -> dict[str, Any] | None:
-    """The description of a name by buildx, in the form of `words`; None if it does not exist."""
-    how = words or ("--format", "{{json .}}")
+def _inspect(reference: str, run: Runner, *words: str) -> str | None:
+    """What buildx prints about a name; None if it does not exist."""
+    if not _REFERENCE.fullmatch(reference):
+        raise UsageError(
+            f"'{shown(re.sub('.*@', '***@', reference))}' is not the name of a published image",
+            "give one such as ghcr.io/me/torch-cu130:sm120, or with @sha256:...",
+        )
+    command = ["docker", "buildx", "imagetools", "inspect", *words, reference]
     try:
-        answer = run.run(["docker", "buildx", "imagetools", "inspect", *how, reference]).output
+        return run.run(command, seconds=_ANSWER).output
     except CommandError as error:
         if re.search(r"not found\s*$", error.output):
             return None
         raise problem(reference, error.output) from None
-    with _understood(reference):
-        return member(parse(answer), kind=dict)
 
 
-@contextlib.contextmanager
-def _understood(reference: str) -> Iterator[None]:
-    """Turn MalformedError into a NetworkError that names the reference."""
+def _understood(reference: str, read: Callable[[], T]) -> T:
+    """What `read` makes of an answer. Raises NetworkError for an invalid one."""
     try:
-        yield
-    except MalformedError as error:
-        raise NetworkError(
-            f"buildx describes {reference} in an invalid way: {error}",
-            "see `docker buildx imagetools inspect`",
-        ) from None
+        return read()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = f"{where}: {first['msg']}"
+    except ValueError as error:
+        reason = str(error)
+    raise NetworkError(
+        f"buildx describes {reference} in an invalid way: {shown(reason)}",
+        "see `docker buildx imagetools inspect`",
+    )

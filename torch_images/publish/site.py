@@ -1,12 +1,12 @@
-"""The site: an image picker by GPU and driver, and a page for each image. Static files.
+"""The site: one page with an image picker by GPU and driver, and all images. Static files.
 
-The same inputs give the same bytes. The templates in site/ escape all data. Pages are complete
-without JavaScript, and load nothing from other servers.
+The same inputs give the same bytes. The template in site/ escapes all data. The page is complete
+without JavaScript, and loads nothing from other servers.
 """
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,19 +14,16 @@ from typing import Any
 
 import jinja2
 
-from torch_images.build.plan import plan_images
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Architecture, Config
-from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import compat_versions
-from torch_images.publish import answers, image_page, ledger, pick
-from torch_images.publish.datasheet import size_text
-from torch_images.publish.gpus import CAVEATS
+from torch_images.pick import answers, pick
+from torch_images.pick.gpus import CAVEATS
+from torch_images.verify import ledger
 
 _STATIC = ("filter.js", "style.css")
-_COMMIT = re.compile(r"[0-9a-f]{7,40}|")
 
 
 def generate(
@@ -34,50 +31,37 @@ def generate(
 ) -> dict[str, bytes]:
     """The files of the site by path.
 
-    `root` is the project's folder, with site/. `commit` is the project's, to show on the pages, or
-    "". Raises UsageError for an invalid commit, LockError for a missing lock.
+    `root` is the project's folder, with site/. `commit` is the project's, to show on the page, or
+    "". Raises LockError for a missing lock.
     """
-    if not _COMMIT.fullmatch(commit):
-        raise UsageError(
-            f"--commit '{shown(commit)}' is not a commit", "give 7 to 40 hexadecimal digits"
-        )
-    specs = matrix(config)
     lines = ledger.read(root)
-    states = ledger.states(config, specs, lines, root, locks)
-    images = dict(zip(specs, plan_images(config, specs, root, locks), strict=True))
 
+    @functools.cache
     def state(spec: ImageSpec) -> ledger.State:
-        """The state of an image, even if it is in an answer but not in the catalogue."""
-        if spec in states:
-            return states[spec]
         return ledger.states(config, [spec], lines, root, locks)[spec]
 
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
-    templates = _environment(root / "site")
-    shared = {"homepage": config.homepage, "commit": commit}
-    files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
-    page = templates.get_template("image.html.j2")
-    for spec in specs:
-        own = [line for line in lines if line.image == spec.id]
-        facts = image_page.describe(
-            config, images[spec], state=states[spec], lines=own, namespace=namespace
-        )
-        text = page.render(**shared, image=facts, top="../")
-        files[f"images/{spec.id}.html"] = text.encode()
-    index = templates.get_template("index.html.j2").render(
-        **shared,
-        top="",
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(root / "site"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page = environment.get_template("index.html.j2").render(
         config=config,
+        commit=commit,
         caveat="; ".join(CAVEATS[p] for p in config.platforms if p in CAVEATS),
         branches=answers.branches(config, compat),
         command=pick.command("IMAGE"),
         answers=list(answers.rows(config, compat, namespace=namespace, state=state)),
         words=partial(_words, config),
         aliases=dict(config.gpu_aliases),
-        images=[_row(spec, states[spec]) for spec in specs],
+        images=[_row(spec, state(spec)) for spec in matrix(config)],
     )
-    files["index.html"] = index.encode()
-    return files
+    files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
+    return {**files, "index.html": page.encode()}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:
@@ -89,24 +73,9 @@ def write(files: Mapping[str, bytes], folder: Path) -> Path:
         path = outputs.claim(folder)
         with outputs.replacing(path) as new:
             for name, data in files.items():
-                file = new / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
+                (new / name).write_bytes(data)
             outputs.mark(new, new)
     return path
-
-
-def _environment(folder: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["size"] = size_text
-    return environment
 
 
 def _words(config: Config, answer: answers.Row) -> str:

@@ -4,25 +4,22 @@ The immutable tag names the axes of an image, ends in the hash of its inputs and
 floating tags are short. Each only moves forward: to a newer torch, then to inputs of the same or a
 later day. An image that is not built from locked inputs alone gets no floating tag.
 
-A floating tag names no platform. It points to an index once images for several platforms exist: see
-joint.py.
+A floating tag names no platform. It points to an index once images for several platforms exist.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.image import LATEST, ImageSpec, short
-from torch_images.config.matrix import kin, of_the_project
+from torch_images.config.image import ImageSpec
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.host.workers import workers
-from torch_images.platforms import AMD64
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
 _NAMESPACE = re.compile(
@@ -33,133 +30,74 @@ _NAMESPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the most specific first.
-
-    `immutable` is "" for an index, which has floating tags only.
-    """
+    """The tags of one image in its repository, such as "torch-cu130"; the most specific first."""
 
     repository: str
     immutable: str
     floating: tuple[str, ...]
 
-    def references(self, namespace: str) -> tuple[str, ...]:
-        """Every name in a registry, the immutable one first."""
-        tags = (self.immutable, *self.floating)
-        return tuple(f"{namespace}/{self.repository}:{tag}" for tag in tags if tag)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The manifest of an image for one platform, such as "linux/arm64", "" for an unknown one.
+    """An image for one platform, such as "linux/arm64", "" for an unknown one.
 
-    `size` is the bytes of the manifest itself, 0 if no registry has it yet. `created` is the time
-    of the image's inputs (RFC 3339).
+    `created` is the time of its inputs (RFC 3339).
     """
 
     platform: str
     digest: str
-    media_type: str
-    size: int
     created: str
     labels: ImageLabels
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagTarget:
-    """An image as the target of a tag: its digest, and the facts that decide which is newer.
+    """What a tag refers to: one image, or an index of images for several platforms.
 
-    `digest` is that of its manifest or index, "" for an index that does not exist yet.
-    `created` is the date of its inputs (RFC 3339).
-    `manifests` are its own, or those of the index; () if they were not looked up.
+    `digest` is that of the manifest or index, "" for an index that does not exist yet.
     """
 
     digest: str
-    torch: str
-    created: str
-    manifests: tuple[Manifest, ...] = ()
+    manifests: tuple[Manifest, ...]
 
-    @classmethod
-    def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
-        """A target from facts of an engine or a registry."""
-        return cls(digest=digest, torch=labels.torch or "0", created=created[:10])
+    @property
+    def torch(self) -> str:
+        """The version of torch; "0" for images that are not this project's."""
+        return self.manifests[0].labels.torch or "0"
+
+    @property
+    def created(self) -> str:
+        """The day of the oldest inputs."""
+        return min(image.created for image in self.manifests)[:10]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digests of the images."""
+        return tuple(image.digest for image in self.manifests)
 
     def of_platform(self, platform: str) -> Manifest | None:
-        """Its manifest for a platform; None if it has none."""
+        """Its image for a platform; None if it has none."""
         return next((m for m in self.manifests if m.platform == platform), None)
-
-    def same(self, other: TagTarget) -> bool:
-        """Whether both are the same image. Indexes without a digest are compared by manifests."""
-        if self.digest and other.digest:
-            return self.digest == other.digest
-        mine, theirs = ({m.digest for m in t.manifests} for t in (self, other))
-        return bool(mine) and mine == theirs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
     """What happens to one tag: `state` is new, moves, there (already), stays or taken.
 
-    `held` is the digest that the tag has now, "" for none; `reason` says why it stays or is taken.
+    `digests` are the images that it refers to afterwards. `held` is the digest that the tag has
+    now, "" for none; `reason` says why it stays or is taken.
     """
 
     reference: str
     state: str
+    digests: tuple[str, ...]
     held: str = ""
     reason: str = ""
 
     @property
     def changes(self) -> bool:
-        """Whether the tag will name another image than now."""
+        """Whether the tag will refer to another image than now."""
         return self.state in (NEW, MOVES)
-
-
-def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The floating tags that an image gets once its checks passed.
-
-    The one source for every promise of a tag: tables, pages, `invoke pick`, and the push itself.
-    A tag with a minor version of torch names its newest release. A tag without a version names the
-    newest release with an image of these axes in the catalogue, on any platform. Neither names a
-    pre-release, such as a nightly build, which only has the tag with its whole version. Tags of an
-    image with the compat library say so, except "latest", see `_is_latest`.
-    """
-    name = short(config, replace(spec, platform=AMD64))
-    minor = ".".join(spec.torch.split(".")[:2])
-    newest, newest_of_minor = _newest(config, spec, ""), _newest(config, spec, f"{minor}.")
-    end = "" if name == LATEST else f"-{name}"
-    return (
-        f"{spec.torch}{end}",
-        *([f"{minor}{end}"] if newest_of_minor == spec.torch else []),
-        *([name] if newest == spec.torch and name != LATEST else []),
-        *([LATEST] if _is_latest(config, spec) else []),
-    )
-
-
-def _is_latest(config: Config, spec: ImageSpec) -> bool:
-    """Whether "latest" in a registry is this image on its platform.
-
-    It is the image of `invoke build --cuda VERSION`, with `--compat` if the catalogue lists that
-    one: it starts on more hosts.
-    """
-    plain = replace(spec, compat=False)
-    if short(config, replace(plain, platform=AMD64)) != LATEST:
-        return False
-    listed = of_the_project(config, replace(spec, compat=True))
-    return listed == spec.compat and _newest(config, plain, "") == spec.torch
-
-
-def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
-    """The newest torch, with a version that begins with `prefix`, of the images of these axes.
-
-    Pre-releases do not count; "" if there is no other release.
-    """
-    if spec.source.compiled:
-        return spec.torch
-    versions = [
-        image.release.version
-        for image in (spec, *kin(config, spec))
-        if image.release.version.startswith(prefix) and not image.release.prerelease
-    ]
-    return max(versions, key=Version, default="")
 
 
 def observed(
@@ -186,41 +124,22 @@ def observed(
     )
 
 
-def plan_moves(
-    names: Names,
-    ours: TagTarget,
-    namespace: str,
-    lookup: Callable[[str], TagTarget | None],
-    *,
-    waits: str = "",
-) -> tuple[Move, ...]:
-    """The move of each tag.
-
-    `lookup(reference)`: current target or None. `waits` is the reason why no floating tag may move,
-    else "". Looks all names up in parallel, because a registry may be far away.
-    """
-    references = names.references(namespace)
-    if not references:
-        return ()
-    with workers(len(references)) as pool:
-        targets = tuple(pool.map(lookup, references))
-    moves = []
-    for reference, held in zip(references, targets, strict=True):
-        state, reason = NEW, ""
-        immutable = bool(names.immutable) and reference.endswith(f":{names.immutable}")
-        if held and held.same(ours):
-            state = THERE
-        elif held and immutable:
-            state = TAKEN
-            reason = f"it is {held.digest}"
-        elif waits and not immutable:
-            state, reason = STAYS, waits
-        elif held:
-            reason = _obstacle(ours, held)
-            state = STAYS if reason else MOVES
-        digest = held.digest if held else ""
-        moves.append(Move(reference=reference, state=state, held=digest, reason=reason))
-    return tuple(moves)
+def move(
+    reference: str, ours: TagTarget, held: TagTarget | None, *, immutable: bool = False
+) -> Move:
+    """What happens to a tag that refers to `held` now, None for a new one."""
+    if held is None:
+        return Move(reference=reference, state=NEW, digests=ours.digests)
+    state, reason = MOVES, ""
+    if set(held.digests) == set(ours.digests):
+        state = THERE
+    elif immutable:
+        state, reason = TAKEN, f"it is {held.digest}"
+    elif reason := _obstacle(ours, held):
+        state = STAYS
+    return Move(
+        reference=reference, state=state, digests=ours.digests, held=held.digest, reason=reason
+    )
 
 
 def namespace(config: Config, named: str) -> str:

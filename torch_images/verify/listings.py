@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from torch_images import jsondoc
 from torch_images.config.lock_requests import tool_input
 from torch_images.errors import VerifyError
 from torch_images.fetch.tools import install_tools
@@ -86,25 +85,12 @@ def key(library: str, program: str) -> str:
 
 def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists | None:
     """The lists in a file of the cache; made and cached if the file is missing."""
-    lists = None if fresh else _read(path)
-    if lists is not None:
-        used(path)
-        return lists
+    if path.exists() and not fresh:
+        return dict(json.loads(used(path).read_bytes()))
     lists = make()
-    if lists is None:
-        return None
-    write(path, json.dumps(lists))
+    if lists is not None:
+        write(path, json.dumps(lists))
     return lists
-
-
-def _read(path: Path) -> Lists | None:
-    """The lists in a file; None if it is missing or malformed."""
-    try:
-        data = jsondoc.parse(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(data, dict) and data.keys() == set(KINDS)
-    return data if whole and all(isinstance(text, str) for text in data.values()) else None
 
 
 def _hashes(container: RunningContainer, paths: list[str]) -> dict[str, str]:

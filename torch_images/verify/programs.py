@@ -27,11 +27,11 @@ _OF_IMAGES = "tests/container/test_"
 class Record:
     """The record of a passed run for an image with a claim."""
 
-    def __init__(self, workspace: Workspace, wanted: Mapping[str, Any], *, emulated: bool) -> None:
-        facts = {name: wanted[name] for name in ("torch", "python", "system", "platform")}
-        facts["packages"] = {n: v for n, v in wanted["packages"].items() if n in _PACKAGES}
+    def __init__(self, workspace: Workspace, claim: Mapping[str, Any], *, emulated: bool) -> None:
+        facts = {name: claim[name] for name in ("torch", "python", "system", "platform")}
+        facts["packages"] = {n: v for n, v in claim["packages"].items() if n in _PACKAGES}
         # Two trees of one version are two torches.
-        facts["sources"] = {n: t for n, t in wanted["locks"].items() if n.startswith("source-")}
+        facts["sources"] = {n: t for n, t in claim["locks"].items() if n.startswith("source-")}
         facts["files"] = _files(workspace.root)
         native = _path(workspace, facts)
         # An emulator skips checks: its run proves nothing for a real processor.

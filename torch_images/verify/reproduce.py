@@ -27,10 +27,9 @@ from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
-from torch_images.locks.image_lock import ImageLock, image_lock
+from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
-from torch_images.platforms import native
 from torch_images.project import config_file
 from torch_images.verify.identify import carried_lock, spec_of
 
@@ -108,7 +107,9 @@ def reproduce(
         else:
             _copy(workspace, root)
         committed = _is_committed(config, target, root)
-        options = _options(lock, parse(image_labels.compression or Compression.FAST))
+        options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
+        if not lock.unlocked:
+            options.append("--locked")
         started = time.monotonic()
         rebuilt = _rebuild(target, root, room, options, committed=committed, run=run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
@@ -197,25 +198,17 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
         ) from None
 
 
-def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
+def _is_committed(config: Config, image: LockedImage, root: Path) -> bool:
     """Whether the lock of an image is the one in a checkout."""
     try:
-        committed = image_lock(config, wanted.spec, root / "locks")
+        committed = image_lock(config, image.spec, root / "locks")
     except LockError:
         return False
-    return committed.digest == wanted.lock.digest
-
-
-def _options(lock: ImageLock, compression: Compression) -> list[str]:
-    """The options of a build, besides the image, that lead to the same manifest."""
-    options = [] if lock.unlocked else ["--locked"]
-    if compression is not Compression.FAST:  # earlier revisions lack this option
-        options.append(f"--compression={compression}")
-    return options
+    return committed.digest == image.lock.digest
 
 
 def _rebuild(
-    wanted: LockedImage,
+    image: LockedImage,
     root: Path,
     scratch: Path,
     options: Sequence[str],
@@ -225,10 +218,7 @@ def _rebuild(
 ) -> str:
     """Build in a checkout, isolated from this one except for the locks. Returns the digest."""
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    words = wanted.spec.arguments
-    if wanted.spec.platform == native():  # the default; earlier revisions lack this option
-        words = words[: words.index("--platform")]
-    command += [*words, *options]
+    command += [*image.spec.arguments, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_CONFIG": None,
@@ -239,14 +229,12 @@ def _rebuild(
     if not committed:
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
-        for name, text in wanted.lock.texts().items():
+        for name, text in image.lock.texts().items():
             grammar.write(scratch / "locks" / name, text)
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
-        raise BuildError(
-            f"{wanted.spec.id} could not be rebuilt; the lines above say why"
-        ) from None
+        raise BuildError(f"{image.spec.id} could not be rebuilt; the lines above say why") from None
     return str(json.loads(done.output)[0]["digest"])
 
 
@@ -256,22 +244,22 @@ def original(digest: str) -> str:
 
 
 @contextlib.contextmanager
-def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
+def _kept(digest: str, image: LockedImage, engine: Engine) -> Iterator[None]:
     """Keep an image, and the one with the candidate tag, while the rebuild uses that tag."""
-    candidate = engine.digest(wanted.candidate)
+    candidate = engine.digest(image.candidate)
     kept = {digest, *([candidate] if candidate else [])}
     for each in kept:
         engine.tag(each, *original(each).split(":"))
     try:
         yield
     finally:
-        engine.untag(wanted.candidate)
+        engine.untag(image.candidate)
         if candidate:
-            engine.tag(candidate, *wanted.candidate.rsplit(":", 1))
-        for image in engine.listed():
+            engine.tag(candidate, *image.candidate.rsplit(":", 1))
+        for listed in engine.listed():
             # Removing the only tag would remove the image.
-            if image.id in kept and len(image.tags) > 1:
-                engine.untag(original(image.id))
+            if listed.id in kept and len(listed.tags) > 1:
+                engine.untag(original(listed.id))
 
 
 def _builder(engine: Engine, run: Runner) -> str:

@@ -7,7 +7,6 @@ and, if they differ, a new one is made from those packages.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import uuid
@@ -87,20 +86,16 @@ def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> P
     Raises as `read` does.
     """
     path = workspace.output / "sbom" / f"{identifier}.cdx.json"
-    mark = path.with_suffix(".of")  # digest of the image, and SHA-256 of the file
-    if path.exists() and mark.exists() and mark.read_text() == _mark(image, path):
+    mark = path.with_suffix(".of")  # digest of the image
+    if path.exists() and mark.exists() and mark.read_text() == image:
         return path
     text = _text(image, engine)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        _check(image, text)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    mark.write_text(_mark(image, path))
+    _check(image, text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mark.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
+    mark.write_text(image)
     return path
-
-
-def _mark(image: str, path: Path) -> str:
-    return f"{image} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
 def _text(image: str, engine: Engine) -> str:

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +63,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SuiteResult:
     """The result of suites: checks, observed facts by name, and what containers used."""
 
     checks: tuple[Check, ...]
@@ -79,13 +79,13 @@ Progress = Callable[[float], None]
 class Subject:
     """What is checked, and how.
 
-    `wanted` is the image's claim, `gpus` as for `verify`. For an `emulated` image, checks of a real
-    processor are skipped, with the reason, and its machine code is listed from outside. With
-    `fresh`, machine code is listed again. Files that are `unchanged` are not read.
+    `claim` has the expected facts, `gpus` are as for `verify`. For an `emulated` image, checks of
+    a real processor are skipped, with the reason, and its machine code is listed from outside.
+    With `fresh`, machine code is listed again. Files that are `unchanged` are not read.
     """
 
     info: ImageInfo
-    wanted: Mapping[str, Any]
+    claim: Mapping[str, Any]
     workspace: Workspace
     engine: Engine
     run: Runner
@@ -101,36 +101,26 @@ class Subject:
             # NCCL's processes use shared memory, and Docker's default is 64 MB.
             options = {"device_requests": list(gpus), "shm_size": "2g"}
         if self.emulated:
-            options["environment"] = processor(find(self.wanted["platform"]))
+            options["environment"] = processor(find(self.claim["platform"]))
         return self.engine.container(self.info.id, network_mode="none", **options)
 
 
 def examine(
-    subject: Subject,
-    *,
-    modules: Collection[str] = (),
-    programs: bool = False,
-    progress: Progress | None = None,
-) -> Found:
-    """Run the suites on an image, or some of their `modules`, such as "image/test_files".
+    subject: Subject, *, programs: bool = False, progress: Progress | None = None
+) -> SuiteResult:
+    """Run the suites on an image; with `programs`, tests/programs too.
 
-    With `programs`, tests/programs runs too. A part of the modules is no proof: only `verify` makes
-    a report. Raises EngineError if CUDA does not work with the GPUs.
+    Raises EngineError if CUDA does not work with the GPUs.
     """
-    workspace, engine, gpus = subject.workspace, subject.engine, subject.gpus
-    outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    answer = _ask_gpus(subject, needs_cuda=bool(inside or not modules)) if gpus else ""
+    engine, gpus = subject.engine, subject.gpus
+    answer = _ask_gpus(subject) if gpus else ""
     parallel = room(answer, engine.processors()) if gpus else 2
-    jobs: list[Callable[[Progress], Found]] = []
-    if outside or not modules:
-        jobs.append(partial(_outside, subject, outside))
-    if inside or not modules:
-        chosen = inside or _modules(workspace.root, gpus=bool(gpus))
-        parts = shards(chosen) if gpus and parallel > 1 else [tuple(chosen)]
-        jobs += [partial(_inside, subject, "container", part) for part in parts]
-    chosen = _chosen(modules, "programs")
-    if programs or chosen:
-        jobs.append(partial(_inside, replace(subject, gpus=()), "programs", chosen))
+    modules = _modules(subject.workspace.root, gpus=bool(gpus))
+    parts = shards(modules) if gpus and parallel > 1 else [tuple(modules)]
+    jobs: list[Callable[[Progress], SuiteResult]] = [partial(outside, subject, ())]
+    jobs += [partial(inside, subject, "container", part) for part in parts]
+    if programs:
+        jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
@@ -143,7 +133,7 @@ def examine(
     with workers(parallel) as pool:
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
-    return Found(
+    return SuiteResult(
         checks=tuple(check for found in results for check in found.checks),
         observed=dict(item for found in results for item in found.observed.items())
         | devices(answer),
@@ -194,14 +184,14 @@ def _cells(answer: str) -> list[list[str]]:
     return gpus if all(len(gpu) == _CELLS and all(gpu) for gpu in gpus) else []
 
 
-def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
+def suite_hash(root: Path, claim: Mapping[str, Any]) -> str:
     """SHA-256 of checks and expected values; a report is valid only for this hash."""
-    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(claim, sort_keys=True).encode())
     digest.update(files_hash({**files_below(root, "tests/image"), **_suite_files(root)}).encode())
     return digest.hexdigest()
 
 
-def parse_junit(text: str, prefix: str) -> Found:
+def parse_junit(text: str, prefix: str) -> SuiteResult:
     """The checks and observed facts in a JUnit XML report of pytest."""
     checks: list[Check] = []
     observed: dict[str, str] = {}
@@ -214,15 +204,15 @@ def parse_junit(text: str, prefix: str) -> Found:
             "failed" if problem is not None else "skipped" if skipped is not None else "passed"
         )
         note = problem if problem is not None else skipped
-        message = _said(note) if note is not None else ""
+        message = _reason(note) if note is not None else ""
         seconds = round(float(case.get("time", "0")), 3)
         checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
         for fact in case.iter("property"):
             observed[fact.get("name", "")] = fact.get("value", "")
-    return Found(checks=tuple(checks), observed=observed)
+    return SuiteResult(checks=tuple(checks), observed=observed)
 
 
-def _said(note: ET.Element) -> str:
+def _reason(note: ET.Element) -> str:
     """Why a check did not pass. pytest shortens long messages; the traceback has the whole one."""
     message = note.get("message") or ""
     if "full report in element text" in message:
@@ -231,35 +221,37 @@ def _said(note: ET.Element) -> str:
     return " ".join(message.split())
 
 
-def _ask_gpus(subject: Subject, *, needs_cuda: bool) -> str:
+def _ask_gpus(subject: Subject) -> str:
     """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails.
 
-    With `needs_cuda`, raises EngineError if CUDA does not work: all checks on a GPU would fail.
+    Raises EngineError if CUDA does not work: all checks on a GPU would fail.
     """
     with subject.container(subject.gpus) as container:
-        if needs_cuda:
-            doctor = container.exec("torch-entrypoint", "cuda-doctor")
-            if doctor.code:
-                reason = _TRIAL.search(doctor.output)
-                raise EngineError(
-                    "CUDA does not work in a container with these GPUs: "
-                    f"{reason[1] if reason else _end(doctor.output)}",
-                    "start one, and run `docker exec CONTAINER torch-entrypoint cuda-doctor`; "
-                    "see docs/gpu.md",
-                )
+        doctor = container.exec("torch-entrypoint", "cuda-doctor")
+        if doctor.code:
+            reason = _TRIAL.search(doctor.output)
+            raise EngineError(
+                "CUDA does not work in a container with these GPUs: "
+                f"{reason[1] if reason else _end(doctor.output)}",
+                "start one, and run `docker exec CONTAINER torch-entrypoint cuda-doctor`; "
+                "see docs/gpu.md",
+            )
         done = container.exec(
             "nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"
         )
     return "" if done.code else done.output
 
 
-def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Found:
+def outside(
+    subject: Subject, modules: Sequence[str], progress: Progress = lambda _: None
+) -> SuiteResult:
+    """Run tests/image, or some of its modules, such as "test_files.py"."""
     workspace = subject.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
         facts = {
-            **subject.wanted,
+            **subject.claim,
             "container": container.id,
             "inspect": dict(subject.info.config),
             "created": subject.info.created,
@@ -284,7 +276,9 @@ def _outside(subject: Subject, modules: Sequence[str], progress: Progress) -> Fo
         return replace(found, processor_seconds=container.processor_seconds())
 
 
-def _inside(subject: Subject, folder: str, modules: Sequence[str], progress: Progress) -> Found:
+def inside(
+    subject: Subject, folder: str, modules: Sequence[str], progress: Progress = lambda _: None
+) -> SuiteResult:
     """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
@@ -338,26 +332,20 @@ def _end(output: str) -> str:
 
 def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
     """The files for the container: pytest, the suite, the claim, and lists of machine code."""
-    workspace, wanted = subject.workspace, subject.wanted
+    workspace, claim = subject.workspace, subject.claim
     site = install_tools("tools-verify", workspace, subject.run)
     files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
-    files["expected.json"] = json.dumps(wanted).encode()
+    files["expected.json"] = json.dumps(claim).encode()
     lists = listings(
         container,
-        str(wanted["site_packages"]),
+        str(claim["site_packages"]),
         workspace,
         subject.run,
         emulated=subject.emulated,
         fresh=subject.fresh,
     )
     return files | {f"listings/{name}": data for name, data in lists.items()}
-
-
-def _chosen(modules: Collection[str], suite: str) -> list[str]:
-    """The files of those modules that belong to a suite."""
-    parts = (module.partition("/") for module in modules)
-    return [f"{name}.py" for part, _, name in parts if part == suite]
 
 
 def _modules(root: Path, *, gpus: bool) -> list[str]:

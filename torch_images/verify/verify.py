@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_images import jsondoc
 from torch_images.build import labels
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
@@ -100,7 +99,6 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "toolkit": [a.name for a in lock.toolkit.archives]
         if lock.toolkit and spec.variant.cuda_home
         else [],
-        "bootstrapped": not lock.base.image,
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels.write(config, plan),
@@ -159,7 +157,7 @@ def verify(
     record = Record(workspace, expected, emulated=emulated)
     subject = Subject(
         info=info,
-        wanted=expected,
+        claim=expected,
         workspace=workspace,
         engine=engine,
         run=run,
@@ -225,7 +223,7 @@ def write_report(report: VerifyReport, workspace: Workspace) -> None:
 def read_report(path: Path) -> VerifyReport | None:
     """The report in a file; None if it is missing or this version cannot read it."""
     try:
-        data = jsondoc.parse(path.read_bytes())
+        data = json.loads(path.read_bytes())
         del data["passed"]
         checks = tuple(Check(**check) for check in data.pop("checks"))
         return VerifyReport(checks=checks, **data)

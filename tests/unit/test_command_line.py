@@ -1,0 +1,260 @@
+"""Command lines: help, errors and exit codes, with their texts in tests/golden."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+from docker.errors import ImageNotFound
+
+from tests.releases import T130
+from tests.unit.fakes import INV, invoke
+from torch_images.cli import program
+from torch_images.cli.called import as_called, line
+from torch_images.cli.collection import VERBS
+from torch_images.cli.options import Options
+from torch_images.cli.parser import parse
+from torch_images.cli.verb import Result, Verb, as_json
+from torch_images.errors import NetworkError, TorchImagesError, UsageError, one_line
+
+Golden = Callable[[str, str], None]
+IMAGE = f"cu130-torch{T130}-trixie-runtime"
+
+# What nobody may type, by what is wrong with it. None needs an engine or today's images.yaml.
+WRONG = """\
+bulid
+-x matrix
+--config
+--help nonsense
+build --nonsense
+build --cudaa 13.0
+build --cuda
+build --compat=yes
+build 13.0
+push
+pick
+pick H100
+matrix --registry ghcr.io/me
+runpod --dry-run
+lock --verbose
+lock --check --renew
+lock --all
+lock --renew
+lock --renew --all --select x
+lock --check --upgrade torch
+lock --check --json --verbose
+lock --upgrade torch --select x
+lock --upgrade torhc
+test --all --fast
+build --stale --json
+build --source fork --jobs=-1
+build --torch-source .
+build --progress fancy
+build --dry-run --mirror http://[::1
+wheels --source wheel
+wheels --slice 90
+wheels --share 3/2
+wheels --slice 1h --no-cache
+push x --retries ٣
+bench x --gpus ²
+bench-report /dev/zero/x
+render x --standalone
+matrix --select nothing
+--config /none matrix
+"""
+
+
+def test_help(root: Path, tmp_path: Path, golden: Golden) -> None:
+    """Of an images.yaml that cannot be read, so that no value of today's stands there."""
+    (tmp_path / "images.yaml").write_text("{")
+    for name in ("", *VERBS):
+        config = str(tmp_path / "images.yaml")
+        done = invoke(root, *name.split(), "--help", name=INV, TORCH_IMAGES_CONFIG=config)
+        assert (done.returncode, done.stderr) == (0, "")
+        golden(f"help/{name or 'all'}.txt", done.stdout)
+
+
+def test_help_lists_the_values_of_axes(root: Path) -> None:
+    text = " ".join(invoke(root, "--help", "build").stdout.split())
+    assert "source of torch; one of wheel, fork --" in text
+    assert re.search(r"CUDA version; one of [\d., ]+ \(default: 13\.0\) --", text)
+
+
+def test_wrong_command_lines(root: Path, golden: Golden) -> None:
+    lines = []
+    for words in WRONG.splitlines():
+        done = invoke(root, *words.split(), name=INV, DOCKER_HOST="unix:///none")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
+        lines += [f"$ ./inv {words}\n", done.stderr, "\n"]
+    golden("errors.txt", re.sub(r"known: (base-|cu1).*", "known: ...", "".join(lines)))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_examples_can_be_read(name: str) -> None:
+    first, *words = shlex.split(VERBS[name].example)
+    assert first == name
+    VERBS[name].options.of(parse(VERBS, name, words))
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("rep", ["reproduce"]),
+        ("pick --dr", ["--driver"]),
+        ("--config x build --vari", ["--variant"]),
+    ],
+)
+def test_completion(root: Path, typed: str, offered: list[str]) -> None:
+    script = f"{invoke(root, '--print-completion-script', 'bash', name=INV).stdout}"
+    words = shlex.split(typed)
+    script += (
+        "inv() { shift; printf '%s\\n' \"$@\"; }\n"
+        f"COMP_WORDS=(inv {typed}); COMP_CWORD={len(words)}\n"
+        '_torch_images inv; echo "${COMPREPLY[@]}"; complete -p ./inv'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    asked, registered = done.stdout.splitlines()
+    assert (asked.split(), "_torch_images" in registered) == (words, True)
+    assert invoke(root, "--complete", *words).stdout.split() == offered
+
+
+def test_version(root: Path) -> None:
+    assert re.fullmatch(r"torch-images \d+\.\d+\.\d+\n", invoke(root, "--version").stdout)
+
+
+@pytest.mark.parametrize("start", [["-m", "torch_images"], ["-m", "invoke"]])
+def test_processes_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
+    """On a terminal of ASCII; plain Invoke has tasks of the same options."""
+    words = [sys.executable, *start, "render", IMAGE, "--output", f"{tmp_path}/é"]
+    env = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("/\\xe9\n")
+    words[-4:] = ["build", "--cuda", "1", "--dry-run"]
+    done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "cuda '1'" in done.stderr
+
+
+def failing(error: Exception) -> Verb:
+    """A verb that raises an error."""
+
+    def fail(_: Options) -> None:
+        raise error
+
+    return Verb(name="fail", function=fail, options=Options, example="")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "noun"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/file"), 5, "disk"),
+        (ImageNotFound("gone", explanation="No such image: x\n"), 4, "No such image: x"),
+        (requests.ReadTimeout("silent"), 4, "engine connection"),
+        (NetworkError("no answer"), 6, "no answer"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(
+    error: Exception, code: int, noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch_images.host.engine  # noqa: F401  as each verb that needs an engine
+
+    assert program.perform(failing(error), {}) == code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert noun in shown.err
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    with pytest.raises(FileNotFoundError):
+        program.perform(failing(FileNotFoundError("somewhere")), {})
+
+
+def test_a_result_is_printed_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def then() -> None:
+        raise UsageError("it failed")
+
+    one = Verb(
+        name="x", function=lambda _: Result(text="a text", then=then), options=Options, example=""
+    )
+    assert program.perform(one, {}) == 2
+    assert capsys.readouterr() == ("a text\n", "error: it failed\n")
+
+
+def test_no_engine(root: Path) -> None:
+    done = invoke(root, "build", DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "no Docker Engine at unix:///nonexistent/docker.sock" in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "TORCH_IMAGES_LOCKS"])
+def test_a_path_that_cannot_be_used(root: Path, variable: str) -> None:
+    done = invoke(root, "build", "--dry-run", **{variable: "x" * 300})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "File name too long" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        (INV, "./inv"),
+        ("/x/bin/torch-images", "torch-images"),
+        ("/x/bin/inv", "invoke"),
+        ("/x/invoke/__main__.py", "invoke"),
+    ],
+)
+def test_messages_name_the_command_as_it_was_called(
+    path: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [path])
+    assert line(UsageError("it is not locked", "run `invoke lock`")).endswith(f"`{start} lock`")
+    assert as_json(["`invoke push`"]) == f'[\n  "`{start} push`"\n]'
+    text = "./inv build --cuda 13.0; in a clone, as ./inv, or x/./inv build"
+    assert as_called(text) == text.replace("./inv", start, 1)
+
+
+LONG, MANY = "x" * 9000, "word " * 900
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        (f"no file {LONG} is there", ""),
+        (f"no {MANY} and why", "do this"),
+        (MANY, MANY),
+        (LONG, LONG),
+    ],
+)
+def test_an_error_of_any_length_fits_a_screen(message: str, hint: str) -> None:
+    text = one_line("error", message, hint)
+    assert len(text) <= 300
+    assert text.startswith(f"error: {message[:20]}")
+    assert text.strip().endswith((hint or message)[-15:].strip())
+
+
+def test_a_long_subject_does_not_grow_an_error() -> None:
+    for about in range(280, 320):
+        assert len(one_line("x" * about, "a message " * 70, "hint " * 30)) < about + 200
+
+
+def test_a_hint_lists_few_of_many_names(root: Path) -> None:
+    done = invoke(root, "render", f"cu130-sm12-torch{T130}-trixie-runtime")
+    assert len(done.stderr) < 400
+    assert re.search(r" and \d+ more$", done.stderr.strip())
+
+
+def test_no_red_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert line(TorchImagesError("x")) == "\x1b[31merror: x\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert line(TorchImagesError("x")) == "error: x"

@@ -1,0 +1,116 @@
+"""A tag needs a pass, of this very image, by the checks of this checkout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fakes import FakeEngine, stored
+from torch_images.build import labels
+from torch_images.build.plan import ImagePlan, plan_images
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
+from torch_images.errors import VerifyError
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.publish.tag import tag
+from torch_images.verify import identify
+from torch_images.verify.suites import Check, suite_hash
+from torch_images.verify.verify import VerifyReport, claim_of, write_report
+
+DIGEST = f"sha256:{'a' * 64}"
+
+
+class Engine(FakeEngine):
+    """An engine with one image."""
+
+    def __init__(self, config: Config, plan: ImagePlan) -> None:
+        super().__init__(stored("a", plan.candidate))
+        told = labels.write(config, plan)
+        self.image = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="")
+
+    def inspect(self, image: str) -> ImageInfo:
+        return self.image
+
+
+@pytest.fixture
+def plan(config: Config, root: Path) -> ImagePlan:
+    [found] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    return found
+
+
+@pytest.fixture
+def engine(config: Config, plan: ImagePlan) -> Engine:
+    return Engine(config, plan)
+
+
+@pytest.fixture
+def report(config: Config, root: Path, plan: ImagePlan, engine: Engine) -> VerifyReport:
+    """A pass by the checks of this checkout."""
+    return VerifyReport(
+        digest=DIGEST,
+        id=plan.spec.id,
+        suite=suite_hash(root, claim_of(config, plan, engine.image)),
+        checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
+        observed={},
+        seconds=0,
+    )
+
+
+FAILED = {"checks": (Check(name="image/test_x/test_y", outcome="failed", seconds=0),)}
+
+
+def test_a_pass_gives_the_tags_and_drops_the_candidate(
+    config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport
+) -> None:
+    names = tag(config, plan, report, engine)
+    assert set(engine.tags()) == set(names)
+    assert plan.candidate not in names
+
+
+@pytest.mark.parametrize("change", [FAILED, {"digest": f"sha256:{'b' * 64}"}])
+def test_no_tag_without_a_pass_or_of_another_digest(
+    config: Config,
+    plan: ImagePlan,
+    engine: Engine,
+    report: VerifyReport,
+    change: dict[str, object],
+) -> None:
+    with pytest.raises(VerifyError):
+        tag(config, plan, replace(report, **change), engine)  # type: ignore[arg-type]
+    assert engine.tags() == (plan.candidate,)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, ""),
+        (None, "never verified"),
+        (FAILED, "failed"),
+        ({"suite": "another"}, "other checks"),
+    ],
+)
+def test_tag_and_push_need_a_pass_by_the_checks_of_this_checkout(
+    config: Config,
+    root: Path,
+    tmp_path: Path,
+    plan: ImagePlan,
+    engine: Engine,
+    report: VerifyReport,
+    change: dict[str, object] | None,
+    word: str,
+) -> None:
+    workspace = Workspace(
+        root=root, cache=tmp_path, network=Network(), locks=root / "locks", made=tmp_path
+    )
+    if change is not None:
+        write_report(replace(report, **change), workspace)  # type: ignore[arg-type]
+    if not word:
+        found = identify.verified_image(config, plan.candidate, workspace, engine)
+        assert found.report.digest == DIGEST
+        return
+    with pytest.raises(VerifyError, match=word):
+        identify.verified_image(config, plan.candidate, workspace, engine)

@@ -1,0 +1,125 @@
+"""What options become, and what verbs print that need no engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.releases import T130
+from tests.unit.fakes import invoke
+from torch_images.cli.build_tasks import Build, Wheels
+from torch_images.cli.collection import VERBS
+from torch_images.cli.options import Options, flag, option, several, word
+from torch_images.cli.parser import parse
+from torch_images.cli.publish_tasks import Push
+from torch_images.cli.verify_tasks import Verify
+from torch_images.config.matrix import matrix
+from torch_images.config.types import Config
+from torch_images.errors import UsageError
+
+IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
+
+
+class Every(Options):
+    """An option of each kind."""
+
+    image: str = word("an image", unless="list")
+    list: bool = flag("list images")
+    count: int = option("a number", default=3, parse=lambda _, text: int(text))
+    mirror: tuple[str, ...] = several("a mirror")
+    dry_run: bool = flag("change nothing", needs="image")
+
+
+def test_words_become_one_object() -> None:
+    words = {"image": "x", "count": "4", "mirror": ["a", "b"], "dry_run": True}
+    read = {"image": "x", "count": 4, "mirror": ("a", "b"), "dry_run": True, "list": False}
+    assert asdict(Every.of(words)) == read
+    bare = {"image": "", "count": 3, "mirror": (), "dry_run": False, "list": True}
+    assert asdict(Every.of({"list": True, "count": "", "mirror": []})) == bare
+    for wrong, noun in (({}, "--image"), ({"list": True, "dry_run": True}, "--dry-run")):
+        with pytest.raises(UsageError, match=noun):
+            Every.of(wrong)
+
+
+@pytest.mark.parametrize(
+    "line", ["H100 570", "--gpu H100 570", "H100 --driver 570", "--driver=570 H100"]
+)
+def test_words_go_to_what_no_option_gives(line: str) -> None:
+    assert parse(VERBS, "pick", line.split()) == {"gpu": "H100", "driver": "570"}
+
+
+def test_values_of_options() -> None:
+    wheels = Wheels.of({"slice": "90m", "share": "1/2", "jobs": "4"})
+    assert (wheels.slice, wheels.share, wheels.jobs) == (5400, "1/2", 4)
+    assert Push.of({"image": "x", "retries": "0"}).retries == 0
+    assert (Push.of({"image": "x"}).retries, Verify.of({"image": "x"}).gpus) == (5, ())
+    [gpu] = Verify.of({"image": "x", "gpus": "all"}).gpus
+    assert gpu["count"] == -1
+
+
+def test_axes_are_those_of_the_verb() -> None:
+    assert Build.of({"cuda": "13.0", "compat": True}).axes == {
+        **dict.fromkeys(("torch", "arch", "source", "base", "variant", "platform"), ""),
+        "cuda": "13.0",
+        "compat": "with",
+    }
+    assert sorted(Wheels.of({}).axes) == ["arch", "base", "cuda", "source"]
+
+
+def test_another_images_yaml(root: Path, tmp_path: Path) -> None:
+    """By --config and by its variable; its locks lie beside it."""
+    text = (root / "images.yaml").read_text()
+    other = tmp_path / "mine.yaml"
+    other.write_text(text.replace("owner: torch-images", "owner: somebody"))
+    pick = ("pick", "--gpu", "RTX 5090", "--driver", "580", "--json")
+    done = invoke(root, "--config", str(other), *pick)
+    assert (done.returncode, "locks" in done.stderr) == (3, True)
+    (tmp_path / "locks").symlink_to(root / "locks")
+    for words, variables in (
+        (("--config", str(other)), {}),
+        ((), {"TORCH_IMAGES_CONFIG": str(other)}),
+    ):
+        done = invoke(root, *words, *pick, **variables)
+        assert done.returncode == 0, done.stderr
+        assert "ghcr.io/somebody/torch-cu130" in done.stdout
+
+
+def test_matrix(root: Path, config: Config) -> None:
+    """The catalogue with its proofs; --select, --platform and --untested leave images out."""
+
+    def listed(*words: str) -> list[dict[str, object]]:
+        images: list[dict[str, object]]
+        images = json.loads(invoke(root, "matrix", "--json", *words).stdout)["image"]
+        return images
+
+    whole = listed()
+    assert [image["id"] for image in whole] == [spec.id for spec in matrix(config)]
+    one = listed("--select", IMAGE, "--platform", "linux/amd64")
+    assert one == [image for image in whole if image["id"] == IMAGE] != []
+    assert listed("--untested") == [image for image in whole if not image["tested"]]
+    plain = invoke(root, "matrix", "--select", IMAGE).stdout
+    assert plain.startswith(f"{IMAGE}  torch {T130}  ")
+    assert plain.rstrip().endswith(str(one[0]["proof"]))
+
+
+def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
+    printed = invoke(root, "render", IMAGE).stdout
+    invoke(root, "render", IMAGE, "--output", str(tmp_path / "context"))
+    assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
+
+
+def test_a_dry_run_of_a_build(root: Path, tmp_path: Path) -> None:
+    """As text and as JSON; it needs no engine and writes nothing."""
+    words = ("build", "--dry-run", "--cuda", "13.0", "--source", "fork", "--arch", "12.0")
+    env = {"DOCKER_HOST": "unix:///none", "TORCH_IMAGES_CACHE": str(tmp_path)}
+    done = invoke(root, *words, **env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("would build cu130-sm120-fork-trixie-runtime\n")
+    plan = json.loads(invoke(root, *words, "--json", **env).stdout)
+    [image] = plan["images"]
+    assert image["compiles"][0].startswith("compiles triton ")
+    assert plan["command"][:3] == ["docker", "buildx", "bake"]
+    assert list(tmp_path.iterdir()) == []

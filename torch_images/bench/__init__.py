@@ -1,4 +1,0 @@
-"""Results of torch-bench -> report and plots.
-
-Enters: the JSON that torch-bench writes. Leaves: a comparison, Markdown and plots.
-"""

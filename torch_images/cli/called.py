@@ -1,0 +1,38 @@
+"""Messages that name the command as the user called it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from torch_images.errors import TorchImagesError, one_line
+
+# The command in a message, followed by a verb.
+_COMMANDS = re.compile(r"(?<=`)invoke(?= )|(?<![\w./])\./inv(?= [a-z])")
+
+
+def called() -> str:
+    """The command as the user called it."""
+    start = Path(sys.argv[0])
+    if start.stem == "torch-images":
+        return start.stem
+    return "invoke" if {"invoke", "inv"} & {start.name, start.parent.name} else "./inv"
+
+
+def as_called(text: str) -> str:
+    """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them."""
+    return _COMMANDS.sub(called(), text)
+
+
+def line(error: TorchImagesError, about: str = "error") -> str:
+    """The line that reports an error, red on a terminal; `about` names its subject."""
+    return red(one_line(about, as_called(error.message), as_called(error.hint)))
+
+
+def red(text: str) -> str:
+    """Red on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\x1b[31m{text}\x1b[0m"
+    return text

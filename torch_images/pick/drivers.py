@@ -1,0 +1,97 @@
+"""The name of a driver -> its version, and whether it supports a GPU. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from torch_images.config.types import Config
+from torch_images.errors import UsageError, shown
+from torch_images.pick.gpus import Gpu
+
+# 570.133, 570.133.20; also in v570.133.20, 570.133.20-0ubuntu1 and the lines of nvidia-smi.
+_VERSION = r"(?<![0-9.])[1-9][0-9]{2}\.[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"
+# NVIDIA-SMI's own version comes first in the line, and can differ.
+_LABELLED = re.compile(rf"(?:driver|kmd) version: *({_VERSION})")
+# R570, 570-server, 570.xx, nvidia-driver-570-open.
+_BRANCH = re.compile(r"(?:[a-z]+[- ])*r?([1-9][0-9]{2})(?:xx|\+)?(?:[-. ][a-z]+)*")
+_CUDA = re.compile(
+    r"(?:cuda[ _-]?|cu)?[0-9]{1,2}\.[0-9](?:\.[0-9]{1,2})?|cu(?:da[ _-]?)?[0-9]{2,3}"
+)
+_ASK = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+_LONGEST = 200  # characters of a line of nvidia-smi
+_AHEAD = 50  # by which the numbers of branches grow in about a year
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """A host's driver: its version, and its branch if only that was given, else ""."""
+
+    version: str
+    branch: str = ""
+
+    @property
+    def assumed(self) -> str:
+        """The assumption made because only a branch was given, else ""."""
+        named = "" if self.version == f"{self.branch}.00" else f" {self.version},"
+        return f"{self.branch} given: assumed{named} its oldest driver" if self.branch else ""
+
+
+def find_driver(config: Config, named: str) -> Driver:
+    """The driver that a text names; for a branch, such as "R570", its oldest driver.
+
+    If that is unknown, it is a version below all of the branch, "550.00". Raises UsageError for a
+    CUDA version, for a branch that cannot exist yet, and for any other text.
+    """
+    text = named.strip().lower()[:_LONGEST]
+    versions = set(_LABELLED.findall(text)) or set(re.findall(_VERSION, text))
+    branch = _BRANCH.fullmatch(text)
+    if _CUDA.fullmatch(text):
+        raise UsageError(
+            f"'{shown(named)}' is a CUDA version, not a driver's", f"run this on the host: {_ASK}"
+        )
+    if len(versions) == 1:
+        driver = Driver(version=versions.pop())
+    elif branch:
+        # The minimum driver of a CUDA version is the first of the branch released with it.
+        first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == branch[1]]
+        oldest = min(first, key=Version, default=f"{branch[1]}.00")
+        driver = Driver(version=oldest, branch=branch[1])
+    else:
+        raise UsageError(
+            f"'{shown(named)}' is not a driver's version",
+            "give it as nvidia-smi does, such as 570.133, or its branch, such as 570",
+        )
+    newest = int(config.pods.hosts[-1][1])
+    if _branch(driver.version) > newest + _AHEAD:
+        raise UsageError(
+            f"driver {driver.version} does not exist yet: the newest known branch is {newest}",
+            f"run this on the host: {_ASK}",
+        )
+    return driver
+
+
+def unsupported(gpu: Gpu, version: str) -> str:
+    """Why a driver does not support a GPU, so that no image runs on it; "" if it does."""
+    first, last = gpu.architecture.first_driver, gpu.architecture.last_driver
+    words = f"driver {version} does not support {gpu.name}: the"
+    if _branch(version) < int(first):
+        return f"{words} first branch that does is {first}, and a compat library cannot change that"
+    if last and _branch(version) > int(last):
+        return f"{words} last branch that does is {last}"
+    return ""
+
+
+def remedy(config: Config, gpu: Gpu) -> str:
+    """The driver to install for a GPU: one that runs the default CUDA version."""
+    [default] = [cuda for cuda in config.cudas if cuda.version == config.defaults.cuda]
+    if gpu.architecture.last_driver:
+        return f"install driver {gpu.architecture.last_driver}"
+    least = max(gpu.architecture.first_driver, default.driver.partition(".")[0])
+    return f"install driver {least} or newer"
+
+
+def _branch(version: str) -> int:
+    return int(version.partition(".")[0])

@@ -1,0 +1,148 @@
+"""The name of a GPU -> its facts, and the platform of a host with it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch_images.arch import Capability
+from torch_images.config.types import Architecture, Config
+from torch_images.errors import UsageError
+from torch_images.pick import gpu_names
+from torch_images.platforms import AMD64, ARM64, Platform, find
+
+# Caveats about images of a platform that were not tried on real hosts yet.
+CAVEATS = {
+    ARM64: "images for linux/arm64 are built under an emulator (QEMU); none has run on an Arm host "
+    "with a GPU"
+}
+# The oldest compute capability in PyTorch's wheels for CUDA 12.6. The last release with these
+# wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
+_OLDEST = Capability(5, 0)
+_OLDER = (
+    "PyTorch's wheels of CUDA 12.6 (https://download.pytorch.org/whl/cu126) have code for it, "
+    "up to torch 2.14"
+)
+# Jetson modules have compute capabilities that no card has; their CUDA is JetPack's.
+_JETSON = (
+    "for a Jetson use NVIDIA's own PyTorch "
+    "(https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/)"
+)
+TITAN = "TITAN"  # in names, and the brand that NVML reports
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it.
+
+    `geforce`: whether it is sold as GeForce or TITAN.
+    `arm64`: whether only hosts with Arm processors have it.
+    `named`: whether a model was named. A compute capability alone may be a GeForce or not.
+    """
+
+    name: str
+    capability: Capability
+    architecture: Architecture
+    geforce: bool
+    arm64: bool = False
+    named: bool = True
+
+    @property
+    def line(self) -> str:
+        """The product line if compat libraries do not support it, "GeForce" or "TITAN"; else ""."""
+        return (TITAN if self.name.startswith(TITAN) else "GeForce") if self.geforce else ""
+
+
+def find_gpu(config: Config, named: str) -> Gpu:
+    """A GPU by its name, see gpu_names.py, or by its compute capability.
+
+    Raises UsageError for a GPU that no image serves.
+    """
+    known = gpu_names.capabilities(config)
+    capability = gpu_names.capability(named)
+    if capability:
+        having = [name for name, own in known.items() if own == capability]
+        arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
+        serving = _serving(config, capability, "this GPU", arm64=arm64)
+        return Gpu(
+            name=f"GPU {capability}",
+            capability=capability,
+            architecture=serving,
+            geforce=False,
+            arm64=arm64,
+            named=False,
+        )
+    name = gpu_names.find(config, named)
+    arm64 = name in config.arm64_gpus
+    geforce = any(name in architecture.geforce for architecture in config.architectures)
+    return Gpu(
+        name=f"GeForce {name}" if geforce and not name.startswith(TITAN) else name,
+        capability=known[name],
+        architecture=_serving(config, known[name], name, arm64=arm64),
+        geforce=geforce,
+        arm64=arm64,
+    )
+
+
+def known_gpus(config: Config) -> list[dict[str, Any]]:
+    """Every known GPU as plain data, by compute capability, the highest first."""
+    aliases = dict(config.gpu_aliases)
+    rows = [
+        (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
+        for a in config.architectures
+    ]
+    rows += [(other.capability, other.names, "no image") for other in config.other_gpus]
+    return [
+        {
+            "capability": str(capability),
+            "served": served,
+            "names": list(names),
+            "aliases": [alias for name in names for alias in aliases.get(name, ())],
+        }
+        for capability, names, served in sorted(rows, reverse=True)
+    ]
+
+
+def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
+    """The platform of a host with a GPU: the named one, else the GPU's own.
+
+    The GPU's own is linux/arm64 if it is built together with an Arm processor, else linux/amd64.
+    Raises UsageError if it is unknown, impossible for the GPU, or not in images.yaml.
+    """
+    own = ARM64 if gpu.arm64 else AMD64
+    platform = find(named) if named else own
+    if gpu.arm64 and platform != own:
+        raise UsageError(
+            f"{gpu.name} is built together with an Arm processor, so no host with it is "
+            f"{platform}; leave the platform out, or give {own}"
+        )
+    if platform not in config.platforms:
+        known = " and ".join(config.names("platform"))
+        raise UsageError(
+            f"no image is built for {platform}; the platforms of images.yaml are {known}"
+        )
+    return platform
+
+
+def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) -> Architecture:
+    """The architecture whose code a GPU runs best. Raises UsageError if no image has code for it.
+
+    `arm64`: the GPU is in a host with an Arm processor; some architectures serve only these.
+    """
+    others = {other.capability: other.names for other in config.other_gpus}
+    served = [a for a in config.architectures if capability.runs(a.capability)]
+    served = [] if capability in others else served
+    served = [a for a in served if arm64 or not config.foreign(a, AMD64)] or served
+    if served:
+        return max(served, key=lambda a: a.capability)
+    known = ", ".join(config.names("arch"))
+    oldest = min(a.capability for a in config.architectures)
+    hint = _OLDER if _OLDEST <= capability < oldest else ""
+    raise UsageError(
+        f"no image serves compute capability {capability}, which {name} has; they serve {known}",
+        _JETSON if _is_jetson(others.get(capability, ())) else hint,
+    )
+
+
+def _is_jetson(names: tuple[str, ...]) -> bool:
+    return any(name.startswith("Jetson") for name in names)

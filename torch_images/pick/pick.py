@@ -1,0 +1,370 @@
+"""A GPU and a driver -> the image to run on them, and why. Pure.
+
+The answer uses the module that decides at the start of a container,
+scripts/image/runtime/decision.py, so both always agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import Version
+
+from torch_images.build.limits import limits
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec, options, short
+from torch_images.config.matrix import of_the_project
+from torch_images.config.tags import floating
+from torch_images.config.types import WITH, Config, Cuda
+from torch_images.errors import UsageError, shown, suggest
+from torch_images.pick.drivers import Driver, remedy, unsupported
+from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
+from torch_images.platforms import Platform
+from torch_images.project import project_root
+from torch_images.verify.ledger import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """One image for a GPU: whether it works there, and the reason, as a sentence.
+
+    `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
+    `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
+    compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
+    words whether the image was built and verified, `built` whether ever, `tested` whether from the
+    inputs of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU,
+    or "".
+    """
+
+    works: bool
+    rank: int
+    reason: str
+    compat: bool = False
+    image: str = ""
+    local: str = ""
+    id: str = ""
+    torch: str = ""
+    limits: str = ""
+    proof: str = ""
+    tested: bool = False
+    built: bool = False
+    listed: bool = True
+
+
+def pick(
+    config: Config,
+    gpu: Gpu,
+    driver: str,
+    compat: Callable[[Cuda], str],
+    *,
+    platform: Platform,
+    namespace: str,
+    state: Callable[[ImageSpec], State],
+    **axes: str,
+) -> tuple[Suggestion, ...]:
+    """Every image that could serve, the best first.
+
+    Images that work come first; then those ever built and verified, those in the catalogue, those
+    with the lowest rank, and those for the newest CUDA. Images with the compat library are only
+    among them where it helps.
+
+    `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
+    `compat` is the version of the compat library of a CUDA version for that platform, or "".
+    `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
+    """
+    judged: list[tuple[ImageSpec, Suggestion]] = []
+    for spec in candidates(config, gpu, platform, state, **axes):
+        verdict = judge(spec.cuda, gpu, driver, compat=compat(spec.cuda))
+        if not verdict.compat:
+            judged.append((spec, verdict))
+            continue
+        own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
+        judged.append((_serving(config, gpu, own, state), verdict))
+        plain = judge(spec.cuda, gpu, driver)
+        judged += [(spec, plain)] if plain.works else []
+    suggestions = []
+    for spec, verdict in judged:
+        told = state(spec)
+        suggestion = replace(
+            verdict,
+            image=name(config, spec, namespace),
+            local=f"{spec.repository}:{short(config, spec)}",
+            id=spec.id,
+            torch=spec.torch,
+            limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
+            proof=told.words,
+            tested=told.tested,
+            built=told.built,
+            listed=of_the_project(config, spec),
+        )
+        suggestions.append(suggestion)
+    return tuple(
+        sorted(
+            suggestions,
+            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
+        )
+    )
+
+
+def candidates(
+    config: Config,
+    gpu: Gpu,
+    platform: Platform,
+    state: Callable[[ImageSpec], State],
+    **axes: str,
+) -> tuple[ImageSpec, ...]:
+    """The images for a GPU and a platform, the newest CUDA first.
+
+    `axes` has a variant, and may have a torch and a base. Skips CUDA versions without a matching
+    image. Raises UsageError if none is left, with the reason of the default CUDA version or of
+    the newest one that has that torch, and for an unknown variant or base.
+    """
+    for axis in ("variant", "base"):
+        if (named := axes.get(axis)) and named not in (known := config.names(axis)):
+            raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
+    specs = []
+    refused: list[tuple[Cuda, UsageError]] = []
+    for cuda in config.cudas:
+        if gpu.architecture.capability not in cuda.targets:
+            continue
+        try:
+            own = _axes(axes, cuda, platform)
+            specs.append(_serving(config, gpu, own, state))
+        except UsageError as error:
+            refused.append((cuda, error))
+    if refused and not specs:
+        raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
+    return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
+
+
+def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str | None]:
+    """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
+    given = {axis: named or None for axis, named in axes.items()}
+    return {"torch": None, **given, "cuda": cuda.version, "platform": platform.name}
+
+
+def _serving(
+    config: Config,
+    gpu: Gpu,
+    axes: Mapping[str, str | None],
+    state: Callable[[ImageSpec], State],
+) -> ImageSpec:
+    """The image with these axes for a GPU.
+
+    Candidates are the image for its architecture alone, then the whole image, if they are in the
+    catalogue. First comes one that was tested on this GPU, then on one of its architecture, then
+    without a GPU, then one that was built. Raises UsageError as `choose` does.
+    """
+    whole, architecture = choose(config, **axes), gpu.architecture
+    if architecture not in whole.architectures:
+        older = choose(config, **axes, arch=architecture.name)
+        if older.release.facts or axes["torch"]:
+            return older
+        # That release was not inspected, so use the reason of the newest one.
+        axes = {**axes, "torch": whole.release.version}
+        return choose(config, **axes, arch=architecture.name)
+    with contextlib.suppress(UsageError):  # its code may be that of an older architecture
+        one = choose(config, **axes, arch=architecture.name)
+        listed = [spec for spec in (one, whole) if of_the_project(config, spec)] or [one]
+        return min(listed, key=lambda spec: _proof(config, gpu, state(spec)))  # if equal, the first
+    return whole
+
+
+def _proof(config: Config, gpu: Gpu, state: State) -> tuple[bool, bool, bool, bool]:
+    """A sort key: images with the best proof that they work on a GPU come first."""
+    ran = []
+    for name in state.gpus:
+        with contextlib.suppress(UsageError):  # a GPU that images.yaml no longer names
+            ran.append(find_gpu(config, name))
+    model = any(other.name == gpu.name for other in ran)
+    alike = any(other.architecture == gpu.architecture for other in ran)
+    return not model, not alike, not state.tested, not state.built
+
+
+def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:
+    """A sort key for how informative the refusal of a CUDA version is."""
+    has = any(release == torch or release.startswith(f"{torch}.") for release in cuda.torch)
+    return has or not torch, cuda.version == config.defaults.cuda, Version(cuda.version)
+
+
+def name(config: Config, spec: ImageSpec, namespace: str) -> str:
+    """The name of an image: its most specific floating tag in a registry."""
+    return f"{namespace}/{spec.repository}:{floating(config, spec)[0]}"
+
+
+def command(image: str) -> str:
+    """The command that runs an image."""
+    return f"docker run --rm --gpus all {image}"
+
+
+def build_commands(
+    config: Config,
+    spec: ImageSpec,
+    program: str = "./inv",
+    *,
+    machine: Platform | None = None,
+) -> dict[str, str]:
+    """The commands that build an image in a clone, and run the result.
+
+    `program` is this project's command as the user calls it. `machine` is the platform that
+    builds, which is not named then; without it, the command is for any machine.
+    """
+    build = [program, "build", *_arguments(config, spec, machine)]
+    return {
+        "build": shlex.join(build),
+        "local": command(f"{spec.repository}:{short(config, spec)}"),
+    }
+
+
+def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tuple[str, ...]:
+    """The options of `./inv build` for an image, without those that equal a default.
+
+    The default of the platform is that of the machine.
+    """
+    given = spec.axes
+    for axis in [axis for axis in given if axis not in ("cuda", "platform")]:
+        fewer = {**dict.fromkeys(given), **{a: v for a, v in given.items() if a != axis}}
+        with contextlib.suppress(UsageError):
+            if choose(config, **fewer) == spec:
+                del given[axis]
+    if spec.platform == machine:
+        del given["platform"]
+    return options(given)
+
+
+def commands(
+    config: Config,
+    spec: ImageSpec,
+    image: str,
+    *,
+    published: bool,
+    program: str = "./inv",
+    machine: Platform | None = None,
+) -> dict[str, Any]:
+    """The command that works now, and its parts. It builds an image that may be unpublished.
+
+    `image` is the name in a registry, `program` and `machine` as for `build_commands`.
+    """
+    build = build_commands(config, spec, program, machine=machine)
+    parts = {"run": command(image), **build}
+    now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
+    return {"command": now, "published": published, **parts}
+
+
+def serving(gpu: Gpu) -> str:
+    """A sentence about a GPU, and the architecture whose code it runs if not its own."""
+    kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
+    capability = f"compute capability {gpu.capability}"
+    text = f"{gpu.name} has {capability} ({kind})" if gpu.named else f"{capability} is {kind}"
+    if gpu.capability != gpu.architecture.capability:
+        text += f" and runs code for {gpu.architecture.name}"
+    return text
+
+
+def answer(
+    config: Config,
+    gpu: Gpu,
+    driver: Driver,
+    suggestions: Sequence[Suggestion],
+    *,
+    platform: Platform,
+) -> dict[str, Any]:
+    """The whole answer as plain data. `platform` is that of the images.
+
+    Raises UsageError with the driver to install if no image works.
+    """
+    assumed = [driver.assumed] if driver.assumed else []
+    if problem := unsupported(gpu, driver.version):
+        raise UsageError("; ".join([problem, *assumed]), remedy(config, gpu))
+    best = suggestions[0] if suggestions else None
+    if best is None or not best.works:
+        # The image for the oldest CUDA accepts the oldest driver.
+        least = min(suggestions, key=lambda s: s.id, default=None)
+        reason = f"{least.image}: {least.reason}" if least else "no CUDA version targets it"
+        problem = f"no image runs on {gpu.name} with driver {driver.version}: {reason}"
+        raise UsageError(problem, "; ".join([*assumed, remedy(config, gpu)]))
+    return {
+        "gpu": gpu.name,
+        "capability": str(gpu.capability),
+        "geforce": gpu.geforce,
+        "driver": driver.version,
+        "branch": driver.branch,
+        "platform": platform.name,
+        "image": best.image,
+        "id": best.id,
+        "torch": best.torch,
+        "proof": best.proof,
+        "compat": best.compat,
+        "why": [
+            serving(gpu),
+            best.reason,
+            *assumed,
+            *([best.limits] if best.limits else []),
+            *([CAVEATS[platform]] if platform in CAVEATS else []),
+        ],
+        "others": [
+            {
+                "image": s.image,
+                "local": s.local,
+                "id": s.id,
+                "torch": s.torch,
+                "works": s.works,
+                "why": s.reason,
+                "proof": s.proof,
+            }
+            for s in suggestions
+            if s is not best
+        ],
+    }
+
+
+def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str = "") -> Suggestion:
+    """The choice that the start of an image would make on this GPU.
+
+    `compat` is the version of its compat library, "" for an image without one.
+    """
+    if problem := unsupported(gpu, driver):
+        return Suggestion(works=False, rank=0, reason=problem)
+    rules = _rules()
+    image = rules.Release(cuda.version, cuda.driver, cuda.floor)
+    device = rules.Device(gpu.name, _brand(rules, gpu))
+    host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
+    library = None
+    if compat:
+        branch = int(compat.partition(".")[0])
+        note = rules.Note((*cuda.compat, branch), rules.COMPAT_BRANDS)
+        library = rules.Library("/opt/cuda-compat", compat, note)
+    choice = rules.choose(host, image, library)
+    helped = choice.library == rules.COMPAT
+    reason = rules.sentence(choice, host, image, library)
+    if helped and not gpu.named and gpu.architecture.geforce:
+        reason += f"; not so on a GeForce: name it, such as {gpu.architecture.geforce[0]}"
+    natively = rules.newer_or_equal(driver, cuda.driver)
+    rank = 0 if natively else 1 if helped else 2
+    return Suggestion(works=choice.works, rank=rank, reason=reason, compat=helped)
+
+
+def _brand(rules: Any, gpu: Gpu) -> int:
+    """The brand of a GPU as NVML reports it, if compat libraries depend on it; else NVIDIA."""
+    brands = {name.upper(): number for number, name in rules.BRANDS.items()}
+    return int(brands.get(gpu.line.upper(), rules.NVIDIA))
+
+
+def _rules() -> Any:
+    """The module that decides at the start of a container, which is outside this package."""
+    path = project_root() / "scripts" / "image" / "runtime" / "decision.py"
+    name = "torch_images_decision"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    return sys.modules[name]

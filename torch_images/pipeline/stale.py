@@ -1,0 +1,221 @@
+"""Build the images that are not tested, within the disk's space: the verb `build --stale`.
+
+Each line of the ledger is written as soon as its image is verified, so an interrupted run continues
+where it stopped. While an image is verified, the next one is built. Images are removed once they
+are tested; layers that the next images share stay until the disk is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult, build, revision
+from torch_images.build.built import ours
+from torch_images.build.diskspace import disk_needed
+from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.config.image import ImageSpec
+from torch_images.config.types import Config
+from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
+from torch_images.host.buildx import cache_records, forget
+from torch_images.host.cache import Part
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
+from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder
+from torch_images.layers.parent import parent_name
+from torch_images.layers.plan import layer_plans
+from torch_images.maintain import gc
+from torch_images.oci.compression import Compression
+from torch_images.pipeline.make import QUIET, Shown, check, undisturbed
+from torch_images.verify import ledger
+from torch_images.verify.ledger import Line, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result for one image: its new line of the ledger, or the error, or both.
+
+    Neither for an image that passed with inputs that the locks lack.
+    """
+
+    spec: ImageSpec
+    line: Line | None = None
+    error: TorchImagesError | None = None
+
+
+def to_build(
+    states: Mapping[ImageSpec, State], lines: Sequence[Line], today: str
+) -> tuple[ImageSpec, ...]:
+    """The images that are not tested, except those that could not be built today.
+
+    Images with the same libraries follow each other.
+    """
+    tried = {(line.image, line.inputs) for line in lines if line.missing and line.date == today}
+    left = [s for s, at in states.items() if not at.tested and (s.id, at.inputs) not in tried]
+    return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Built:
+    """An image that waits for its checks. `lock` keeps other builds of it away."""
+
+    result: BuildResult
+    commit: str
+    lock: ExitStack
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleRun:
+    """A run over images that are not tested.
+
+    `before` are the engine's tags before it, which stay. `today` is the day (UTC), as in the
+    ledger.
+    """
+
+    config: Config
+    workspace: Workspace
+    options: BuildOptions
+    engine: Engine
+    run: Runner
+    before: frozenset[str]
+    machine: Builder
+    today: str
+    shown: Shown = QUIET
+
+    def outcomes(self, specs: Sequence[ImageSpec]) -> Iterator[Outcome]:
+        """Build and verify images; yield the outcome of each, in this order, once it is recorded.
+
+        An image whose inputs are not available gets a line that says so. One whose build or checks
+        fail gets none. A disk without space for an image ends the run, because all others would
+        fail for the same reason.
+        """
+        previous: Future[Outcome] | None = None
+        with workers(1) as verifier:
+            for number, spec in enumerate(specs, 1):
+                self.shown.say(f"{spec.id}: {number} of {len(specs)}")
+                built = self._build(spec, previous)
+                if previous:
+                    yield previous.result()
+                previous = verifier.submit(self._finish, built)
+                if isinstance(built, Outcome) and isinstance(built.error, DiskError):
+                    left = len(specs) - number
+                    self.shown.say(f"{left} more not tried; the next run goes on there")
+                    break
+            if previous:
+                yield previous.result()
+
+    def _build(self, spec: ImageSpec, previous: Future[Outcome] | None) -> _Built | Outcome:
+        """Build an image while the `previous` one is verified, if the disk has room for both."""
+        config, workspace, inputs = self.config, self.workspace, ""
+        commit = revision(workspace.root, self.run) or ""
+        with ExitStack() as lock:
+            try:
+                image = lock_image(config, spec, workspace.locks)
+                inputs = plan_image(config, image, workspace.root).identity
+                self._make_room(image, previous)
+                lock.enter_context(undisturbed([image], workspace, self.shown))
+                [result] = build(
+                    *(config, [image], workspace, self.options),
+                    engine=self.engine,
+                    run=self.run,
+                    progress=self.shown.layers,
+                )
+            except (LockError, NetworkError) as error:
+                line = ledger.impossible(
+                    *(spec, inputs, error.message),
+                    commit=commit,
+                    date=self.today,
+                    machine=self.machine,
+                )
+                return Outcome(spec=spec, line=line, error=error)
+            except TorchImagesError as error:
+                return Outcome(spec=spec, error=error)
+            return _Built(result=result, commit=commit, lock=lock.pop_all())
+
+    def _finish(self, built: _Built | Outcome) -> Outcome:
+        """Verify an image, unless its build failed, and record it."""
+        outcome = self._check(built) if isinstance(built, _Built) else built
+        if outcome.line:
+            ledger.add(self.workspace.root, outcome.line)
+        return outcome
+
+    def _check(self, built: _Built) -> Outcome:
+        plan = built.result.plan
+        try:
+            with built.lock:
+                made = check(
+                    *(self.config, built.result, self.workspace, self.options),
+                    engine=self.engine,
+                    run=self.run,
+                    shown=self.shown,
+                )
+                self._remove([*made.tags, plan.candidate])
+        except TorchImagesError as error:
+            return Outcome(spec=plan.spec, error=error)
+        assert made.report
+        line = ledger.passed(
+            *(plan, made.report), commit=built.commit, date=self.today, machine=self.machine
+        )
+        return Outcome(spec=plan.spec, line=line)
+
+    def _make_room(self, image: LockedImage, previous: Future[Outcome] | None) -> None:
+        """If the disk is too small for an image, remove what can be made again.
+
+        First the previous image goes, once it is verified; then parent images that no container
+        uses, and what BuildKit keeps of them; then layers of the cache that this image lacks. The
+        longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
+        """
+        root, cache = self.engine.local_root(), self.workspace.cache
+        if root is None:
+            return
+        small = self.options.compression is Compression.SMALL
+        # Layers in the cache are not in the engine any more, once the images with them are gone.
+        needed = disk_needed(self.config, [image], small=small)
+
+        def short() -> bool:
+            return shutil.disk_usage(root).free < needed
+
+        if short() and previous:
+            wait([previous])
+        if not short():
+            return
+        parents = [
+            gc.Item(name=name, size=0, used=parent.tagged, tag=name)
+            for parent in self.engine.details(ours(cache, self.engine))
+            if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
+        ]
+        groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
+        kept = {f"{Part.LAYERS}/{plan.key}" for plans in groups for plan in plans}
+        layers = [
+            item
+            for item in gc.cache(cache)
+            if item.name.startswith(f"{Part.LAYERS}/") and item.name not in kept
+        ]
+        if cache.stat().st_dev != root.stat().st_dev:  # its files do not fill this disk
+            layers = []
+
+        def remove(items: Sequence[gc.Item]) -> int:
+            longest_unused = sorted(items, key=lambda item: item.used)
+            return sum(len([*gc.remove([i], self.engine)]) for i in longest_unused if short())
+
+        gone = remove(parents)
+        steps = gc.own_steps(cache_records(self.run)) if short() else ()
+        if steps:
+            forget(steps, self.run)
+        self.shown.say(
+            f"freed disk: {gone} parent images, {len(steps)} entries of BuildKit's cache, "
+            f"{remove(layers)} layers; `invoke gc --cache` also removes the rest of that cache, "
+            "even of other projects"
+        )
+
+    def _remove(self, tags: Sequence[str]) -> None:
+        """Remove tags that did not exist before the run."""
+        for tag in dict.fromkeys(tags):
+            if tag not in self.before and self.engine.digest(tag):
+                self.engine.untag(tag)

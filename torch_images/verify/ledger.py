@@ -1,0 +1,215 @@
+"""The ledger, docs/ledger.csv: which images passed their checks, on which machine and GPUs.
+
+`invoke build --stale` writes a line for each image, `invoke verify IMAGE --gpus all --record` one
+for each image and kind of GPU. An image is tested if a line has exactly its inputs of today: the
+hash of its build context, which includes the locks.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_images.build.plan import lock_image, plan_image
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import of_the_project
+from torch_images.config.types import Config
+from torch_images.errors import LockError
+from torch_images.jobs import Builder
+from torch_images.platforms import ARM64
+from torch_images.project import LEDGER
+
+if TYPE_CHECKING:  # it imports what verification needs
+    from torch_images.build.plan import ImagePlan
+    from torch_images.verify.verify import VerifyReport
+
+# The end of `machine` if it ran the image in an emulator.
+EMULATED = f", {ARM64} emulated"
+_GPU_MODULE = "container/test_gpu_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of the ledger: an image that passed its checks, or could not be built.
+
+    `inputs`: the hash of its build context. `commit`: the project's commit that it was built from,
+    with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
+    these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
+    number and name, such as "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
+    for a run without GPUs. `missing`: why the image could not be built, "" if it was.
+    """
+
+    image: str
+    inputs: str = ""
+    digest: str = ""
+    commit: str = ""
+    date: str
+    checks: int | None = None
+    on_gpu: int | None = None
+    skipped: int | None = None
+    machine: str = ""
+    gpus: str = ""
+    driver: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Whether an image is tested, and a few words about it for people.
+
+    `built`: whether it ever passed its checks, with any inputs. `inputs`: those of today, "" if a
+    lock is missing. `gpus`: the GPUs on which these inputs passed, such as "2 x NVIDIA T4".
+    """
+
+    tested: bool
+    words: str
+    built: bool = False
+    inputs: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+_NUMBERS = ("checks", "on_gpu", "skipped")
+
+
+def read(root: Path) -> tuple[Line, ...]:
+    """The ledger of a project; () if it is missing."""
+    path = root / LEDGER
+    if not path.exists():
+        return ()
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(_line(row) for row in csv.DictReader(file))
+
+
+def _line(row: dict[str, Any]) -> Line:
+    counts = {name: int(row[name]) if row[name] else None for name in _NUMBERS}
+    return Line(**{**row, **counts})
+
+
+def commit_of(root: Path, inputs: str) -> str:
+    """The commit that an image with these inputs ("sha256:...") was built from; "" if unknown.
+
+    One without uncommitted files is preferred.
+    """
+    lines = (line for line in read(root) if line.commit and f"sha256:{line.inputs}" == inputs)
+    return min((line.commit for line in lines), key=lambda c: c.endswith("-dirty"), default="")
+
+
+def write(root: Path, lines: Iterable[Line]) -> None:
+    """Write the ledger, sorted by image and GPUs, in one step."""
+    path = root / LEDGER
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, [field.name for field in fields(Line)], lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(asdict(each) for each in sorted(lines, key=_key))
+    os.replace(partial, path)
+
+
+def add(root: Path, line: Line) -> None:
+    """Write a line, in place of an earlier one of the same image and GPUs."""
+    write(root, [*(old for old in read(root) if _key(old) != _key(line)), line])
+
+
+def _key(line: Line) -> tuple[str, str]:
+    return line.image, line.gpus
+
+
+def passed(
+    plan: ImagePlan, report: VerifyReport, *, commit: str, date: str, machine: Builder
+) -> Line | None:
+    """The line of an image that passed its checks on a day.
+
+    None if a check failed, if the report has GPUs on which no check ran, and if the build resolved
+    part of the lock itself: nobody could tell later whether its inputs are still the same.
+    """
+    checks = [check for check in report.checks if check.outcome == "passed"]
+    gpus = report.observed.get("gpus", "")
+    on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in checks)
+    if not report.passed or plan.lock.unlocked or (gpus and not on_gpu):
+        return None
+    return Line(
+        image=plan.spec.id,
+        inputs=plan.identity,
+        digest=report.digest,
+        commit=commit,
+        date=date,
+        checks=len(checks),
+        on_gpu=on_gpu if gpus else None,
+        skipped=report.count("skipped"),
+        machine=_machine(machine) + (EMULATED if report.emulated else ""),
+        gpus=gpus,
+        driver=report.observed.get("driver", ""),
+    )
+
+
+def impossible(
+    spec: ImageSpec, inputs: str, problem: str, *, commit: str, date: str, machine: Builder
+) -> Line:
+    """The line of an image that could not be built: `problem` is the message of its error."""
+    words = " ".join(problem.split())
+    return Line(
+        image=spec.id,
+        inputs=inputs,
+        commit=commit,
+        date=date,
+        machine=_machine(machine),
+        missing="".join(c for c in words if c.isprintable())[:300],
+    )
+
+
+def states(
+    config: Config, specs: Sequence[ImageSpec], lines: Sequence[Line], root: Path, locks: Path
+) -> dict[ImageSpec, State]:
+    """Whether each image is tested. Renders each, which takes some ten milliseconds."""
+    return {
+        spec: _state(config, spec, [ln for ln in lines if ln.image == spec.id], root, locks)
+        for spec in specs
+    }
+
+
+def _state(
+    config: Config, spec: ImageSpec, lines: Sequence[Line], root: Path, locks: Path
+) -> State:
+    inputs, problem = "", ""
+    try:
+        inputs = plan_image(config, lock_image(config, spec, locks), root).identity
+    except LockError as error:
+        problem = error.message
+    proofs = [line for line in lines if not line.missing]
+    current = [line for line in proofs if inputs and line.inputs == inputs]
+    if current:
+        gpus = tuple(name for line in current for name in line.gpus.split(", ") if name)
+        return State(tested=True, words=_tested(current), built=True, inputs=inputs, gpus=gpus)
+    if failed := next((line for line in lines if line.missing), None):
+        words = f"not tested: could not be built on {failed.date}: {failed.missing}"
+    elif not lines and not of_the_project(config, spec):
+        words = "not tested: not one of the project's images"
+    elif problem:
+        words = f"not tested: {problem}"
+    elif proofs:
+        newest = max(line.date for line in proofs)
+        words = f"last tested on {newest}; its inputs have changed since"
+    else:
+        words = "not tested: never built"
+    return State(tested=False, words=words, built=bool(proofs), inputs=inputs)
+
+
+def _tested(current: Sequence[Line]) -> str:
+    """Where an image passed: "tested on 2026-11-27, and on NVIDIA H100 80GB HBM3 on 2026-11-28"."""
+    runs = sorted((line for line in current if line.gpus), key=lambda line: line.date)
+    gpus = ", ".join(f"{line.gpus.removeprefix('1 x ')} on {line.date}" for line in runs)
+    without = next((line for line in current if not line.gpus), None)
+    if not without:
+        return f"tested on {gpus}"
+    where = ", in an emulator" if without.machine.endswith(EMULATED) else ""
+    how = f", and on {gpus}" if gpus else " without a GPU"
+    return f"tested on {without.date}{how}{where}"
+
+
+def _machine(builder: Builder) -> str:
+    return f"{builder.cores} processors, {builder.memory / 1e9:.0f} GB"
