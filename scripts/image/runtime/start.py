@@ -1,4 +1,4 @@
-"""Find out what a container's programs need, and say what was chosen.
+"""Choose what the programs of a container need, and log each choice in one line.
 
 torch-entrypoint gives it to the container's command. Shells that it did not start run this file
 (shell.sh), which prints the variables as `export` lines and says nothing. Each step may fail: the
