@@ -251,7 +251,9 @@ def write_bake(
         context = image.context
         if shared and image.lock.sources:  # lets compilers reach the cache; not an input
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
-        write_context(completed(context, version(config, image)), folder / image.spec.id)
+        # The files of an image do not depend on how its layers are packed.
+        files = completed(context, version(config, replace(image, small=False)))
+        write_context(files, folder / image.spec.id)
     document = bake.bake_file(
         config,
         images,
