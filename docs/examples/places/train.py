@@ -1,5 +1,6 @@
 """Train a small model on all processes that torchrun starts: on GPUs, or else on the CPU."""
 
+import gc
 import os
 
 import torch
@@ -24,4 +25,7 @@ for _ in range(100):
 
 if distributed.get_rank() == 0:
     print(f"{distributed.get_world_size()} processes on {device.type}, loss {loss.item():.3f}")
+# Gloo's threads end with the group, so nothing may refer to it. Else they can abort Python's exit.
+del model, optimizer, loss
+gc.collect()
 distributed.destroy_process_group()
