@@ -204,13 +204,14 @@ class StaleRun:
             longest_unused = sorted(items, key=lambda item: item.used)
             return sum(len([*gc.remove([i], self.engine)]) for i in longest_unused if short())
 
-        gone = remove(parents)
+        parents_gone = remove(parents)
         steps = gc.own_steps(cache_records(self.run)) if short() else ()
         if steps:
             forget(steps, self.run)
+        layers_gone = remove(layers)
         self.shown.say(
-            f"freed disk: {gone} parent images, {len(steps)} entries of BuildKit's cache, "
-            f"{remove(layers)} layers; `invoke gc --cache` also removes the rest of that cache, "
+            f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
+            f"{layers_gone} layers; `invoke gc --cache` also removes the rest of that cache, "
             "even of other projects"
         )
 
