@@ -20,30 +20,30 @@ MARK = "TORCH_IMAGE_STARTED"  # shells inside a started container have all of it
 
 
 def prepare(environ: Mapping[str, str]) -> Changes:
-    """The variables that a start sets in an environment, and the lines that it says."""
-    found, lines = {MARK: "1"}, []
+    """The variables that a start sets in an environment, and the lines that it prints."""
+    variables, lines = {MARK: "1"}, []
     for what, step in (
         ("libcuda was not chosen, so the loader's is used", _libcuda),
         ("variables for this user were not set", _user),
         ("the profile was not applied", defaults.profile),
     ):
         try:
-            changes, said = step({**environ, **found})
+            changes, new_lines = step({**environ, **variables})
         except Exception as error:  # noqa: BLE001  whatever it is, the command starts
             problem = " ".join(f"{type(error).__name__}: {error}".split())
-            changes, said = {}, [f"{what}: {problem[:200]}"]
-        found |= changes
-        lines += said
-    return found, lines
+            changes, new_lines = {}, [f"{what}: {problem[:200]}"]
+        variables |= changes
+        lines += new_lines
+    return variables, lines
 
 
 def _libcuda(environ: Mapping[str, str]) -> Changes:
     """Choose a libcuda, and make the choice effective."""
     root = Path("/")
     mode, complaint = cuda_runtime.read_mode(environ)
-    made = cuda_runtime.decide(root, mode, cuda_runtime.BUDGET)
-    _, changes = effect.apply(made.choice, made.host, root, environ, cuda_runtime.COMPAT_ROOT)
-    return changes, [*([complaint] if complaint else []), made.line]
+    chosen = cuda_runtime.decide(root, mode, cuda_runtime.BUDGET)
+    _, changes = effect.apply(chosen.choice, chosen.host, root, environ, cuda_runtime.COMPAT_ROOT)
+    return changes, [*([complaint] if complaint else []), chosen.line]
 
 
 def _user(environ: Mapping[str, str]) -> Changes:
@@ -54,5 +54,5 @@ def _user(environ: Mapping[str, str]) -> Changes:
 
 
 if __name__ == "__main__":
-    told, _ = prepare(os.environ)
-    sys.stdout.buffer.write(os.fsencode(effect.exports(told)))
+    variables, _ = prepare(os.environ)
+    sys.stdout.buffer.write(os.fsencode(effect.exports(variables)))
