@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.fakes import FakeRunner
 from torch_images.build import prepare
-from torch_images.build.bake import BuildOptions
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, lock_image, plan_images, version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
@@ -66,7 +66,8 @@ def test_bytecode_is_made_by_the_python_of_the_image(
     )
     workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
     engine = cast("Engine", SimpleNamespace(platform=lambda: AMD64))
-    preparer = prepare.Preparer(config, workspace, BuildOptions(), FakeRunner(), engine)
+    job = Job(config=config, workspace=workspace, engine=engine, run=FakeRunner())
+    preparer = prepare.Preparer(job)
     monkeypatch.setattr(preparer, "base", lambda *_: native_base)
     assert preparer._native(spec, own) is (native_base if same else own)
 
@@ -202,13 +203,14 @@ def test_whose_python_makes_bytecode(
     monkeypatch.setattr(BaseMaker, "base", base)
     monkeypatch.setattr(Engine, "platform", lambda _: of_machine(machine))
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
-    made = prepare.Preparer(
-        config,
-        workspace,
-        BuildOptions(builder=builder),
-        FakeRunner(),
-        Engine(None),  # type: ignore[arg-type]
+    job = Job(
+        config=config,
+        workspace=workspace,
+        engine=Engine(None),  # type: ignore[arg-type]
+        run=FakeRunner(),
+        options=BuildOptions(builder=builder),
     )
+    made = prepare.Preparer(job)
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
     assert made.parts(arm)[1].contexts()["native"] == f"oci-layout:///{taken}@d"
     assert "native" not in made.parts(amd)[1].contexts()

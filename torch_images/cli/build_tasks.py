@@ -21,11 +21,10 @@ from torch_images.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_images.build.bake import BuildOptions
+    from torch_images.build.job import BuildOptions
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
-    from torch_images.pipeline.make import Shown
 
 
 class Build(Building, DryRun, Json):
@@ -62,7 +61,7 @@ def build(options: Build) -> verb.Result | None:
     from torch_images.oci.compression import parse
     from torch_images.pipeline.make import make
 
-    config, workspace, run = verb.config(), verb.workspace(), Runner()
+    config, workspace = verb.config(), verb.workspace()
     specs = chosen(config, options.select or "*" * options.stale, options.axes)
     compression = parse(options.compression)
     how = _how(
@@ -83,22 +82,12 @@ def build(options: Build) -> verb.Result | None:
     images = lock_images(config, specs, workspace.locks)
     if tree := options.torch_source:
         obtain = not options.dry_run
-        images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
+        images = tuple(with_torch(i, tree, workspace, Runner(), obtain=obtain) for i in images)
     if options.dry_run:
         planned = report.planned(config, images, how, workspace, measure())
         return verb.Result(data=planned, text=report.plan(planned))
-    platforms = [spec.platform for spec in specs]
-    engine = verb.engine(bootstraps=True, platforms=platforms)
-    made = make(
-        config,
-        images,
-        workspace,
-        how,
-        engine=engine,
-        run=run,
-        shown=_shown(),
-        unverified=options.unverified,
-    )
+    engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in specs])
+    made = make(verb.job(config, engine, how), images, unverified=options.unverified)
     outcomes = [report.outcome(one) for one in made]
     return verb.Result(data=outcomes, text="\n".join(map(report.built, outcomes)))
 
@@ -111,10 +100,10 @@ def _build_stale(
     Raises the first error at the end; a full disk ends the run.
     """
     import datetime as dt
+    from contextlib import nullcontext
+    from dataclasses import replace
 
-    from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.pipeline.make import Shown
     from torch_images.pipeline.stale import StaleRun, to_build
     from torch_images.verify import ledger
 
@@ -130,17 +119,13 @@ def _build_stale(
         return verb.Result(text="\n".join(f"would build {spec.id}" for spec in left))
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
+    job = verb.job(config, engine, how)
     run = StaleRun(
-        config=config,
-        workspace=workspace,
-        options=how,
-        engine=engine,
-        run=Runner(),
+        # Without a bar for checks: BuildKit shows the next build meanwhile.
+        job=replace(job, shown=replace(job.shown, checks=nullcontext)),
         before=frozenset(engine.tags()),
         machine=measure(),
         today=today,
-        # Without a bar for checks: BuildKit shows the next build meanwhile.
-        shown=Shown(layers=verb.layer_progress, say=verb.say),
     )
     for done in run.outcomes(left):
         if done.line and not done.line.missing:
@@ -180,7 +165,7 @@ def wheels(options: Wheels) -> verb.Result:
     from torch_images.config.selection import chosen
     from torch_images.host.runner import Runner
 
-    config, workspace, run = verb.config(), verb.workspace(), Runner()
+    config, workspace = verb.config(), verb.workspace()
     [spec] = chosen(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
@@ -188,25 +173,16 @@ def wheels(options: Wheels) -> verb.Result:
     how = _how(options, slice=options.slice, call=call, share=options.share)
     check_parts(how, workspace)
     if options.torch_source:
-        image = with_torch(image, options.torch_source, workspace, run)
+        image = with_torch(image, options.torch_source, workspace, Runner())
     engine = verb.engine(bootstraps=True)
     folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
-    files = export(
-        config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress
-    )
+    files = export(verb.job(config, engine, how), image, folder)
     return verb.Result(text=report.exported(folder, files))
-
-
-def _shown() -> Shown:
-    """How a build shows progress: bars on a terminal, lines elsewhere."""
-    from torch_images.pipeline.make import Shown
-
-    return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
 
 
 def _how(options: Building, **more: Any) -> BuildOptions:
     """Build options from those that building verbs share; `more` adds a verb's own."""
-    from torch_images.build.bake import BuildOptions
+    from torch_images.build.job import BuildOptions
 
     return BuildOptions(
         builder=options.builder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch_images.cli import verb
 from torch_images.cli.options import Json, Options, Registry, flag, option, word
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch_images.build.plan import LockedImage
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
+    from torch_images.host.engine import Engine
 
 
 class Matrix(Json):
@@ -45,7 +46,7 @@ def matrix(options: Matrix) -> verb.Result:
         where = verb.namespace(config, options.registry)
         small = parse(options.compression or Compression.FAST) is Compression.SMALL
         lacking = push.unpublished(
-            *(config, specs, where), lookup=lookup, workspace=workspace, small=small
+            config, specs, where, lookup=lookup, workspace=workspace, small=small
         )
         names = dict(lacking)
     proofs = ledger.read(verb.ROOT)
@@ -132,12 +133,7 @@ def pick(options: Pick) -> verb.Result:
     choice = answer(config, model, driver, suggestions, platform=host)
     spec, image = find_image(config, choice["id"]), choice["image"]
     published = options.published and _is_published(image, spec.id)
-    choice |= commands(
-        *(config, spec, image),
-        published=published,
-        program=called(),
-        machine=native(),
-    )
+    choice |= commands(config, spec, image, published=published, program=called(), machine=native())
     return verb.Result(data=choice, text=report.picked(choice))
 
 
@@ -176,16 +172,15 @@ def render(options: Render) -> verb.Result:
 
 def _write_standalone(config: Config, image: LockedImage, folder: Path) -> verb.Result:
     """Write a standalone folder, and say how to build it. Needs mmdebstrap, but no engine."""
-    from torch_images.build.bake import BuildOptions
+    from torch_images.build.job import BuildOptions
     from torch_images.build.standalone import check_standalone, write_standalone
-    from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
     how = BuildOptions(mirrors=verb.mirrors(()), locked=True)
     if not can_bootstrap():  # last, because it may install an engine
         verb.engine(bootstraps=True)
-    write_standalone(config, image, verb.workspace(), how, folder, run=Runner())
+    write_standalone(verb.job(config, cast("Engine", None), how), image, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     command = f"docker buildx build --tag NAME {shlex.quote(str(folder))}"
     text = f"wrote {size / 1e6:.0f} MB to {folder}\nbuild it with: {command}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build import built, labels
+from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, locked, plan_image
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
@@ -69,12 +70,9 @@ class Verdict:
 
 
 def reproduce(
-    config: Config,
+    job: Job,
     image: str,
-    workspace: Workspace,
     *,
-    engine: Engine,
-    run: Runner,
     commit: str = "",
     repository: str = "",
     recorded: Callable[[str], str] = lambda _: "",
@@ -87,6 +85,7 @@ def reproduce(
     of the checkout, so the user must trust it. Raises UsageError for an image that cannot be
     rebuilt, LockError if its lock does not match its label, BuildError if the rebuild fails.
     """
+    config, workspace, engine, run = job.config, job.workspace, job.engine, job.run
     engine.obtain(image)
     info = engine.inspect(image)
     image_labels = labels.read(info.labels)
