@@ -25,10 +25,11 @@ from torch_images.build.render import (
     ContextFile,
     completed,
     dockerfile_facts,
-    templates,
+    text_files,
     write_context,
 )
 from torch_images.build.supplies import Supply, supplies
+from torch_images.build.templates import templates
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import PATH
@@ -118,14 +119,14 @@ def render_standalone(
         "labels": tuple(_labels(config, image, parts, note).items()),
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
-    files = [ContextFile(path="Dockerfile", data=text.encode())]
     context = completed(image.context, version(config, image))
+    files = text_files({"Dockerfile": text})
     files += [file for file in context.files if file.path != "Dockerfile"]
     for name, plan in _named(plans).items():
-        pins = requirements_text(plan.wheels)
-        files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=pins.encode()))
         recipe = json.dumps(_recipe(plan), indent=1) + "\n"
-        files.append(ContextFile(path=f"layers/{name}/layer.json", data=recipe.encode()))
+        pins = requirements_text(plan.wheels)
+        layer = {"requirements.txt": pins, "layer.json": recipe}
+        files += text_files({f"layers/{name}/{file}": text for file, text in layer.items()})
     program = root / "scripts" / "image" / "standalone" / "install-layer"
     files.append(
         ContextFile(path=f"standalone/{program.name}", data=program.read_bytes(), executable=True)
