@@ -14,12 +14,11 @@ from tests.unit.fakes import FakeRunner
 from torch_images.build import prepare
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, lock_image, plan_images, version
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, choose_glob, choose_id, choose_images
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.lock_requests import TOOLS, image_inputs, tool_input
 from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
-from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
@@ -89,8 +88,8 @@ def test_names_of_images_end_in_their_platform(
     assert re.fullmatch(r".+-[0-9a-f]{12}", version(config, images[0]))
     assert re.fullmatch(r".+-[0-9a-f]{12}-arm64", version(config, images[1]))
     assert arm.arguments[-2:] == ("--platform", "linux/arm64")
-    assert find_image(config, arm.id) == arm
-    assert find_image(config, amd.id) == amd
+    assert choose_id(config, arm.id) == arm
+    assert choose_id(config, amd.id) == amd
     for plan in images:
         assert claim(config, plan, "")["platform"] == plan.spec.platform.name
 
@@ -110,7 +109,7 @@ def test_images_are_chosen_by_platform(config: Config, monkeypatch: pytest.Monke
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
     def found(pattern: str, platform: str = "") -> set[str]:
-        return {s.platform.name for s in chosen(config, pattern, {"platform": platform})}
+        return {s.platform.name for s in choose_images(config, pattern, {"platform": platform})}
 
     assert found("cu130-*") == {"linux/amd64"}
     assert found("cu130-*-arm64") == {"linux/arm64"}
@@ -118,12 +117,12 @@ def test_images_are_chosen_by_platform(config: Config, monkeypatch: pytest.Monke
     assert found("cu130-*", "linux/arm64") == {"linux/arm64"}
     assert found("cu130-*", "all") == found("", "all") == {"linux/amd64", "linux/arm64"}
     assert found("", "linux/arm64") == {"linux/arm64"}
-    assert len(select(config, "*")) == len(matrix(config))
+    assert len(choose_glob(config, "*")) == len(matrix(config))
     for pattern in ("*", ""):
         with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/a"):
-            chosen(config, pattern, {"platform": "arm64"})
+            choose_images(config, pattern, {"platform": "arm64"})
     with pytest.raises(UsageError, match=r"^--select and single axes exclude each other"):
-        chosen(config, "*", {"platform": "linux/arm64", "cuda": "13.0"})
+        choose_images(config, "*", {"platform": "linux/arm64", "cuda": "13.0"})
 
 
 def test_no_host_of_a_platform_has_some_gpus(config: Config) -> None:

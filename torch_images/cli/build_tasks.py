@@ -54,7 +54,7 @@ def build(options: Build) -> verb.Result | None:
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
-    from torch_images.config.selection import chosen
+    from torch_images.config.choose import choose_images
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
@@ -62,7 +62,7 @@ def build(options: Build) -> verb.Result | None:
     from torch_images.pipeline.make import make
 
     config, workspace = verb.config(), verb.workspace()
-    specs = chosen(config, options.select or "*" * options.stale, options.axes)
+    specs = choose_images(config, options.select or "*" * options.stale, options.axes)
     compression = parse(options.compression)
     how = _how(
         options,
@@ -162,11 +162,11 @@ def wheels(options: Wheels) -> verb.Result:
     from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
     from torch_images.cli import report
-    from torch_images.config.selection import chosen
+    from torch_images.config.choose import choose_images
     from torch_images.host.runner import Runner
 
     config, workspace = verb.config(), verb.workspace()
-    [spec] = chosen(config, "", {**options.axes, "source": options.source or "fork"})
+    [spec] = choose_images(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
     call = secrets.token_hex(8) if options.slice else ""

@@ -32,11 +32,12 @@ class Matrix(Json):
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
 def matrix(options: Matrix) -> verb.Result:
     """Print every image of images.yaml, and whether it was built and verified."""
-    from torch_images.config import selection
+    from torch_images.config.choose import ALL, choose_glob
+    from torch_images.config.image import describe
     from torch_images.verify import ledger
 
     config, workspace = verb.config(), verb.workspace()
-    specs = selection.select(config, options.select, options.platform or selection.ALL)
+    specs = choose_glob(config, options.select, options.platform or ALL)
     names = dict.fromkeys(specs, "")
     if options.unpublished:
         from torch_images.oci.compression import Compression, parse
@@ -55,7 +56,7 @@ def matrix(options: Matrix) -> verb.Result:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
     listed = [
         {
-            **selection.describe(spec),
+            **describe(spec),
             "inputs": states[spec].inputs,
             "tested": states[spec].tested,
             "proof": states[spec].words,
@@ -96,7 +97,7 @@ def pick(options: Pick) -> verb.Result:
     """Print the image to run on a GPU and a driver, how to run it, and why."""
     from torch_images.cli import report
     from torch_images.cli.called import called
-    from torch_images.config.selection import find_image
+    from torch_images.config.choose import choose_id
     from torch_images.locks.image_lock import compat_versions
     from torch_images.pick.drivers import find_driver
     from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
@@ -131,7 +132,7 @@ def pick(options: Pick) -> verb.Result:
         state=state,
     )
     choice = answer(config, model, driver, suggestions, platform=host)
-    spec, image = find_image(config, choice["id"]), choice["image"]
+    spec, image = choose_id(config, choice["id"]), choice["image"]
     published = options.published and _is_published(image, spec.id)
     choice |= commands(config, spec, image, published=published, program=called(), machine=native())
     return verb.Result(data=choice, text=report.picked(choice))
@@ -154,13 +155,13 @@ def render(options: Render) -> verb.Result:
     """Print an image's Dockerfile, or write its whole build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
-    from torch_images.config.selection import find_image
+    from torch_images.config.choose import choose_id
     from torch_images.errors import UsageError
 
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
     config, workspace = verb.config(), verb.workspace()
-    locked = lock_image(config, find_image(config, options.image), workspace.locks)
+    locked = lock_image(config, choose_id(config, options.image), workspace.locks)
     if options.standalone:
         return _write_standalone(config, locked, Path(options.output))
     context = plan_image(config, locked, verb.ROOT).context

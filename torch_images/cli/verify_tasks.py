@@ -82,7 +82,7 @@ def reproduce(options: Reproduce) -> verb.Result:
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.config.choose import default_platform
+    from torch_images.config.combine import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import exact, has_host, retry

@@ -73,16 +73,16 @@ def pick(
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
-    `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
+    `state` says whether an image is tested. `axes` are as for `choose_for_gpu`, which may raise.
     """
     judged: list[tuple[ImageSpec, Suggestion]] = []
-    for spec in candidates(config, gpu, platform, state, **axes):
+    for spec in choose_for_gpu(config, gpu, platform, state, **axes):
         verdict = judge(spec.cuda, gpu, driver, compat=compat(spec.cuda))
         if not verdict.compat:
             judged.append((spec, verdict))
             continue
         own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
-        judged.append((_serving(config, gpu, own, state), verdict))
+        judged.append((_choose(config, gpu, own, state), verdict))
         plain = judge(spec.cuda, gpu, driver)
         judged += [(spec, plain)] if plain.works else []
     suggestions = []
@@ -109,7 +109,7 @@ def pick(
     )
 
 
-def candidates(
+def choose_for_gpu(
     config: Config,
     gpu: Gpu,
     platform: Platform,
@@ -132,7 +132,7 @@ def candidates(
             continue
         try:
             own = _axes(axes, cuda, platform)
-            specs.append(_serving(config, gpu, own, state))
+            specs.append(_choose(config, gpu, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
@@ -140,16 +140,15 @@ def candidates(
     return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
 
 
-def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str | None]:
+def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str]:
     """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
-    given = {axis: named or None for axis, named in axes.items()}
-    return {"torch": None, **given, "cuda": cuda.version, "platform": platform.name}
+    return {**axes, "cuda": cuda.version, "platform": platform.name}
 
 
-def _serving(
+def _choose(
     config: Config,
     gpu: Gpu,
-    axes: Mapping[str, str | None],
+    axes: Mapping[str, str],
     state: Callable[[ImageSpec], State],
 ) -> ImageSpec:
     """The image with these axes for a GPU.
@@ -161,7 +160,7 @@ def _serving(
     whole, architecture = choose(config, **axes), gpu.architecture
     if architecture not in whole.architectures:
         older = choose(config, **axes, arch=architecture.name)
-        if older.release.facts or axes["torch"]:
+        if older.release.facts or axes.get("torch"):
             return older
         # That release was not inspected, so use the reason of the newest one.
         axes = {**axes, "torch": whole.release.version}
