@@ -74,7 +74,7 @@ def with_torch(
     )
     trees = tuple(sorted((replacement, *(tree for tree in sources.trees if tree.name != "torch"))))
     lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
-    return locked(spec, lock)
+    return locked(spec, lock, small=image.small)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +123,10 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
     """
+    images = [replace(image, small=job.options.small) for image in images]
     remote, engine, cache = job.remote, job.engine, job.workspace.cache
     if not job.options.skip_disk_check:
-        check_room(job.config, images, cache, engine, small=job.options.small)
+        check_room(job.config, images, cache, engine)
     started = time.monotonic()
     with _prepared(job, images) as baking:
         plans, metadata = baking.plans, baking.folder / "metadata.json"

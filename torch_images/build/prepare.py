@@ -75,8 +75,8 @@ class Preparer:
 
     def stack(self, images: Sequence[LockedImage]) -> dict[str, dict[str, str]]:
         """Make the layers, bases and parent images of images. Returns named contexts by target."""
-        job, small = self._job, self._options.small
-        plans = {p.target: layer_plans(job.config, p.spec, p.lock, small=small) for p in images}
+        job = self._job
+        plans = {p.target: layer_plans(job.config, p.spec, p.lock, small=p.small) for p in images}
         needed = [[p for group in groups.values() for p in group] for groups in plans.values()]
         fresh = self._options.no_cache
         parents = ParentImages(self._cache, None if job.remote else job.engine)
@@ -138,7 +138,7 @@ class Preparer:
             tool_debs=tools.lock if tools else None,
             sources=trees.lock if trees else None,
         )
-        return locked(spec, lock, small=self._options.small), parts
+        return locked(spec, lock, small=image.small), parts
 
     def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
         """The base whose Python compiles the bytecode of an image for linux/arm64.

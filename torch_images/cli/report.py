@@ -58,7 +58,7 @@ def planned(
             for image in images
         ],
         "compression": options.compression,
-        "disk": disk_needed(config, images, small=options.small),
+        "disk": disk_needed(config, images),
         "command": command,
     }
 

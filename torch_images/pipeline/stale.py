@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_images.build.build import BuildResult, build, revision
 from torch_images.build.built import ours
@@ -107,6 +107,7 @@ class StaleRun:
         with ExitStack() as lock:
             try:
                 image = lock_image(job.config, spec, job.workspace.locks)
+                image = replace(image, small=job.options.small)
                 inputs = plan_image(job.config, image, root).identity
                 self._make_room(image, previous)
                 lock.enter_context(undisturbed(job, [image]))
@@ -154,11 +155,11 @@ class StaleRun:
         longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
         """
         job, engine, cache = self.job, self.job.engine, self.job.workspace.cache
-        root, small = engine.local_root(), job.options.small
+        root = engine.local_root()
         if root is None:
             return
         # Layers in the cache are not in the engine any more, once the images with them are gone.
-        needed = disk_needed(job.config, [image], small=small)
+        needed = disk_needed(job.config, [image])
 
         def short() -> bool:
             return shutil.disk_usage(root).free < needed
@@ -172,7 +173,7 @@ class StaleRun:
             for parent in engine.details(ours(cache, engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
-        groups = layer_plans(job.config, image.spec, image.lock, small=small).values()
+        groups = layer_plans(job.config, image.spec, image.lock, small=image.small).values()
         kept = {f"{Part.LAYERS}/{plan.key}" for plans in groups for plan in plans}
         layers = [
             item
