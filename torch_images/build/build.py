@@ -21,7 +21,7 @@ from pathlib import Path
 from torch_images import jsondoc
 from torch_images.build import bake, built
 from torch_images.build.bake import Parts
-from torch_images.build.diskspace import check_disk, check_room
+from torch_images.build.diskspace import check_room
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
@@ -103,7 +103,13 @@ class _Bake:
 
 @contextmanager
 def _prepared(job: Job, images: Sequence[LockedImage]) -> Iterator[_Bake]:
-    """A bake of images, whose folder is removed at the end. Raises as `prepare_inputs` does."""
+    """A bake of images, whose folder is removed at the end.
+
+    Raises as `prepare_inputs` does, DiskError, and EngineError for an unknown builder.
+    """
+    _ = job.remote  # asked before the work
+    if not job.options.skip_disk_check:
+        check_room(job.config, images, job.workspace.cache, job.engine)
     # A build from nothing must not meet what earlier builds left in the compile cache. Nor may it
     # cost that cache: with --no-cache, BuildKit makes a new mount and drops the one it has.
     compiles = any(image.lock.sources for image in images)
@@ -124,9 +130,7 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     BuildError; nothing is tagged then.
     """
     images = [replace(image, small=job.options.small) for image in images]
-    remote, engine, cache = job.remote, job.engine, job.workspace.cache
-    if not job.options.skip_disk_check:
-        check_room(job.config, images, cache, engine)
+    remote, engine = job.remote, job.engine
     started = time.monotonic()
     with _prepared(job, images) as baking:
         plans, metadata = baking.plans, baking.folder / "metadata.json"
@@ -147,7 +151,7 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     results = []
     for plan in plans:
         info, digest = engine.inspect(plan.candidate), digests[plan.target]
-        built.note(cache, engine, info.id)
+        built.note(job.workspace.cache, engine, info.id)
         results.append(BuildResult(plan=plan, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
@@ -176,9 +180,6 @@ def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
     UnfinishedError if the options limit the work.
     """
     requested, folder = folder, outputs.claim(folder)
-    _ = job.remote  # refuses an unknown builder before the work
-    if not job.options.skip_disk_check:
-        check_disk(job.engine.local_root(), job.config, [image])
     with _prepared(job, [image]) as baking:
         with outputs.saying(requested):
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -75,26 +75,11 @@ def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engin
     built_locks = {image.labels.get(labels.LOCK) for image in built.ours(cache, engine)}
     left = [image for image in images if f"sha256:{image.lock.digest}" not in built_locks]
     plans = {plan for image in left for plan in _plans(config, image)}
-    check_disk(root, config, left, in_cache(plans, cache))
-
-
-def check_disk(
-    data_root: Path | None,
-    config: Config,
-    images: Sequence[LockedImage],
-    cached: Collection[str] = (),
-) -> None:
-    """Raise DiskError if the engine's disk is too small for the images, less `cached`.
-
-    `data_root` is None for a remote engine, whose disk is not checked.
-    """
-    if data_root is None or not images:
-        return
-    free = shutil.disk_usage(data_root).free
-    needed = disk_needed(config, images, cached)
+    needed = disk_needed(config, left, in_cache(plans, cache)) if left else 0
+    free = shutil.disk_usage(root).free
     if free < needed:
         raise DiskError(
-            f"building needs about {needed / 1e9:.1f} GB, {data_root} has {free / 1e9:.1f} GB free",
+            f"building needs about {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB free",
             "free some with `invoke gc`, more with `invoke gc --images --cache`, or build anyway "
             "with --skip-disk-check",
         )

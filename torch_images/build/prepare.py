@@ -110,17 +110,17 @@ class Preparer:
 
         `parents` are the contexts with its wheels.
         """
-        config, spec, held = self._job.config, image.spec, image.lock
-        start = self.base(spec.base, held.base)
-        there = frozenset(start.lock.versions())
-        compat = self.compat(held.compat) if held.compat else None
-        trees = self.sources(held.sources) if held.sources else None
+        config, spec, lock = self._job.config, image.spec, image.lock
+        start = self.base(spec.base, lock.base)
+        present = frozenset(start.lock.versions())
+        compat = self.compat(lock.compat) if lock.compat else None
+        trees = self.sources(lock.sources) if lock.sources else None
         added: ReadyDebs | None = None
-        if held.extra_debs and (item := variant_inputs(config, spec)[1]):
-            added = self.debs(item.base or spec.base, held.extra_debs, there)
+        if lock.extra_debs and (item := variant_inputs(config, spec)[1]):
+            added = self.debs(item.base or spec.base, lock.extra_debs, present)
         tools: ReadyDebs | None = None
-        if held.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = self.debs(item.base or spec.base, held.tool_debs, there)
+        if lock.tool_debs and (item := tools_inputs(config, spec)[1]):
+            tools = self.debs(item.base or spec.base, lock.tool_debs, present)
         parts = Parts(
             native=self._native(spec, start),
             base=start,
@@ -129,16 +129,16 @@ class Preparer:
             parents=parents or {},
             sources=trees,
             tools=tools,
-            toolkit=self.toolkit(held.toolkit) if held.toolkit else None,
+            toolkit=self.toolkit(lock.toolkit) if lock.toolkit else None,
         )
-        lock = replace(
-            held,
+        inputs = replace(
+            lock,
             base=start.lock,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
             sources=trees.lock if trees else None,
         )
-        return locked(spec, lock, small=image.small), parts
+        return locked(spec, inputs, small=image.small), parts
 
     def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
         """The base whose Python compiles the bytecode of an image for linux/arm64.

@@ -260,13 +260,13 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
         "cuda_home": spec.variant.cuda_home,
         "unpacked": [
             {
-                "name": held.name,
+                "name": own.name,
                 "description": extra.description,
-                "brought": ", ".join(wheel.line for wheel in held.wheels),
+                "brought": ", ".join(wheel.line for wheel in own.wheels),
                 "folder": extra.unpack,
                 "links": [f"{link}={target}" for link, target in extra.links],
             }
-            for extra, held in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+            for extra, own in zip(spec.variant.unpacked, lock.unpacked, strict=True)
         ],
     }
 

@@ -8,14 +8,17 @@ from fnmatch import fnmatchcase
 from typing import TypedDict, Unpack
 
 from torch_images.config.combine import combine, default_platform, value
-from torch_images.config.image import COMPAT, ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64
 
 ALL = "all"  # every platform
-_ARCHES = re.compile(r"sm[0-9]{2,3}(?:_sm[0-9]{2,3})*")
+# CUDA, architectures, torch or source, base, variant, compat, platform.
+_ID = re.compile(
+    r"(cu[0-9]+)(?:-(sm[0-9]{2,3}(?:_sm[0-9]{2,3})*))?-([^-]+)-([^-]+)-([^-]+)(-compat)?(-[^-]+)?"
+)
 
 
 class _Axes(TypedDict, total=False):
@@ -40,32 +43,28 @@ def choose_id(config: Config, identifier: str) -> ImageSpec:
     Raises UsageError, with suggestions, for text that is not an identifier, and, with the reason,
     for an image that cannot be built.
     """
-    words = identifier.split("-")
-    platform = next((p for p in config.platforms if p.suffix == f"-{words[-1]}"), AMD64)
-    words = words if platform == AMD64 else words[:-1]
-    compat = words[-1:] == [COMPAT]
-    words = words[:-1] if compat else words
-    arches = words.pop(1) if len(words) == 5 and _ARCHES.fullmatch(words[1]) else ""  # noqa: PLR2004
-    cuda = next((c for c in config.cudas if words[:1] == [c.short]), None)
-    by_sm = {a.capability.sm: a.name for a in config.architectures}
-    names = [by_sm.get(word, "") for word in arches.split("_") if word]
-    if len(words) == 4 and cuda and all(names):  # noqa: PLR2004  cuda, torch, base, variant
-        _, origin, base, variant = words
-        sources = {source.compiled: source.name for source in reversed(config.sources)}
-        compiled = origin in (s.name for s in config.sources if s.compiled)
-        spec = choose(
-            config,
-            cuda=cuda.name,
-            torch=None if compiled else origin.removeprefix("torch"),
-            arch=",".join(names),
-            source=origin if compiled else sources.get(False, ""),
-            base=base,
-            variant=variant,
-            compat=WITH if compat else WITHOUT,
-            platform=platform.name,
-        )
-        if spec.id == identifier:
-            return spec
+    sms = {arch.capability.sm: arch.name for arch in config.architectures}
+    cudas = {cuda.short: cuda.name for cuda in config.cudas}
+    platforms = {platform.suffix: platform.name for platform in config.platforms}
+    compiled = {source.name for source in config.sources if source.compiled}
+    published = next((s.name for s in config.sources if not s.compiled), "")
+    if match := _ID.fullmatch(identifier):
+        cuda, arches, origin, base, variant, compat, suffix = match.groups("")
+        names = [sms.get(sm, "") for sm in arches.split("_") if sm]
+        if cuda in cudas and suffix in platforms and all(names):
+            spec = choose(
+                config,
+                cuda=cudas[cuda],
+                arch=",".join(names),
+                base=base,
+                variant=variant,
+                compat=WITH if compat else WITHOUT,
+                platform=platforms[suffix],
+                source=origin if origin in compiled else published,
+                torch="" if origin in compiled else origin.removeprefix("torch"),
+            )
+            if spec.id == identifier:
+                return spec
     known = (spec.id for spec in matrix(config))
     raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
 

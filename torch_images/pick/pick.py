@@ -19,7 +19,7 @@ from torch_images.config.image import ImageSpec, options, short
 from torch_images.config.matrix import of_the_project
 from torch_images.config.tags import floating
 from torch_images.config.types import WITH, Config, Cuda
-from torch_images.errors import UsageError, shown, suggest
+from torch_images.errors import UsageError
 from torch_images.inside import decision as rules
 from torch_images.pick.drivers import Driver, remedy, unsupported
 from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
@@ -87,7 +87,7 @@ def pick(
         judged += [(spec, plain)] if plain.works else []
     suggestions = []
     for spec, verdict in judged:
-        told = state(spec)
+        proof = state(spec)
         suggestion = replace(
             verdict,
             image=name(config, spec, namespace),
@@ -95,9 +95,9 @@ def pick(
             id=spec.id,
             torch=spec.torch,
             limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
-            proof=told.words,
-            tested=told.tested,
-            built=told.built,
+            proof=proof.words,
+            tested=proof.tested,
+            built=proof.built,
             listed=of_the_project(config, spec),
         )
         suggestions.append(suggestion)
@@ -122,17 +122,13 @@ def choose_for_gpu(
     image. Raises UsageError if none is left, with the reason of the default CUDA version or of
     the newest one that has that torch, and for an unknown variant or base.
     """
-    for axis in ("variant", "base"):
-        if (named := axes.get(axis)) and named not in (known := config.names(axis)):
-            raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if gpu.architecture.capability not in cuda.targets:
             continue
         try:
-            own = _axes(axes, cuda, platform)
-            specs.append(_choose(config, gpu, own, state))
+            specs.append(_choose(config, gpu, _axes(axes, cuda, platform), state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
@@ -146,10 +142,7 @@ def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, 
 
 
 def _choose(
-    config: Config,
-    gpu: Gpu,
-    axes: Mapping[str, str],
-    state: Callable[[ImageSpec], State],
+    config: Config, gpu: Gpu, axes: Mapping[str, str], state: Callable[[ImageSpec], State]
 ) -> ImageSpec:
     """The image with these axes for a GPU.
 

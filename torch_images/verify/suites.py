@@ -125,10 +125,10 @@ def examine(
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return SuiteResult(
-        checks=tuple(check for found in results for check in found.checks),
-        observed=dict(item for found in results for item in found.observed.items())
+        checks=tuple(check for result in results for check in result.checks),
+        observed=dict(item for result in results for item in result.observed.items())
         | devices(answer),
-        processor_seconds=sum(found.processor_seconds for found in results),
+        processor_seconds=sum(result.processor_seconds for result in results),
     )
 
 
@@ -263,8 +263,8 @@ def outside(
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
         progress(1)
-        found = parse_junit(report.read_text(), "image")
-        return replace(found, processor_seconds=container.processor_seconds())
+        result = parse_junit(report.read_text(), "image")
+        return replace(result, processor_seconds=container.processor_seconds())
 
 
 def inside(
@@ -304,8 +304,8 @@ def inside(
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
-        found = parse_junit(container.read(report).decode(), folder)
-        return replace(found, processor_seconds=container.processor_seconds())
+        result = parse_junit(container.read(report).decode(), folder)
+        return replace(result, processor_seconds=container.processor_seconds())
 
 
 def _end(output: str) -> str:

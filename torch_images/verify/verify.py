@@ -160,8 +160,8 @@ def verify(
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
     )
     with job.shown.checks() as progress:
-        found = examine(subject, programs=not record.exists(), progress=progress)
-    outcomes = {check.name: check.outcome for check in found.checks}
+        result = examine(subject, programs=not record.exists(), progress=progress)
+    outcomes = {check.name: check.outcome for check in result.checks}
     if outcomes.get(CHECK) == "passed":
         subject.unchanged.passed(info.id)
     programs = {outcome for name, outcome in outcomes.items() if name.startswith("programs/")}
@@ -171,10 +171,10 @@ def verify(
         digest=info.id,
         id=plan.spec.id,
         suite=suite,
-        checks=found.checks,
-        observed=found.observed,
+        checks=result.checks,
+        observed=result.observed,
         seconds=round(time.monotonic() - started, 1),
-        processor_seconds=round(_processor_seconds() - used + found.processor_seconds, 1),
+        processor_seconds=round(_processor_seconds() - used + result.processor_seconds, 1),
         emulated=emulated,
     )
     write_report(report, workspace)
