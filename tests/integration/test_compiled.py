@@ -365,6 +365,7 @@ def step(
     )
     run = Runner()
     job = Job(config=config, workspace=workspace, engine=engine, run=run, options=how)
+    vars(job).update(remote=True)  # layouts as contexts, for a plain build
     ready, parts = prepare_inputs(job, [planned])
     plans = [plan_image(config, image, workspace.root) for image in ready]
     made = workspace.output / "made"

@@ -16,7 +16,7 @@ from torch_images.layers.make import Progress, no_progress
 from torch_images.oci.compression import Compression
 
 # Gets the share of checks that are done, from 0 to 1.
-Share = Callable[[float], None]
+CheckProgress = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Shown:
 
     layers: Progress = no_progress
     say: Callable[[str], None] = lambda _: None
-    checks: Callable[[], AbstractContextManager[Share | None]] = nullcontext
+    checks: Callable[[], AbstractContextManager[CheckProgress | None]] = nullcontext
 
 
 QUIET = Shown()

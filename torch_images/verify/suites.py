@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from torch_images.build.job import Job, Share
+from torch_images.build.job import CheckProgress, Job
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.container import RunningContainer
@@ -97,7 +97,7 @@ class Subject:
 
 
 def examine(
-    subject: Subject, *, programs: bool = False, progress: Share | None = None
+    subject: Subject, *, programs: bool = False, progress: CheckProgress | None = None
 ) -> SuiteResult:
     """Run the suites on an image; with `programs`, tests/programs too.
 
@@ -108,7 +108,7 @@ def examine(
     parallel = room(answer, job.engine.processors()) if gpus else 2
     modules = _modules(job.workspace.root, gpus=bool(gpus))
     parts = shards(modules) if gpus and parallel > 1 else [tuple(modules)]
-    jobs: list[Callable[[Share], SuiteResult]] = [partial(outside, subject, ())]
+    jobs: list[Callable[[CheckProgress], SuiteResult]] = [partial(outside, subject, ())]
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
         jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
@@ -234,7 +234,7 @@ def _ask_gpus(subject: Subject) -> str:
 
 
 def outside(
-    subject: Subject, modules: Sequence[str], progress: Share = lambda _: None
+    subject: Subject, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
     """Run tests/image, or some of its modules, such as "test_files.py"."""
     workspace = subject.job.workspace
@@ -268,7 +268,7 @@ def outside(
 
 
 def inside(
-    subject: Subject, folder: str, modules: Sequence[str], progress: Share = lambda _: None
+    subject: Subject, folder: str, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
     """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
