@@ -85,7 +85,6 @@ def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     site = tmp_path / "build" / "site"
     assert (site / "filter.js").read_bytes() == (ROOT / "site" / "filter.js").read_bytes()
-    assert (site / "images" / f"{DEFAULT}.html").is_file()
 
 
 def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
