@@ -63,13 +63,7 @@ def build(options: Build) -> verb.Result | None:
 
     config, workspace = verb.config(), verb.workspace()
     specs = choose_images(config, options.select or "*" * options.stale, options.axes)
-    compression = parse(options.compression)
-    how = _how(
-        options,
-        cache_from=options.cache_from,
-        cache_to=options.cache_to,
-        compression=compression,
-    )
+    how = _how(options, compression=parse(options.compression))
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -170,7 +164,7 @@ def wheels(options: Wheels) -> verb.Result:
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
     call = secrets.token_hex(8) if options.slice else ""
-    how = _how(options, slice=options.slice, call=call, share=options.share)
+    how = _how(options, call=call)
     check_parts(how, workspace)
     if options.torch_source:
         image = with_torch(image, options.torch_source, workspace, Runner())
@@ -181,16 +175,11 @@ def wheels(options: Wheels) -> verb.Result:
 
 
 def _how(options: Building, **more: Any) -> BuildOptions:
-    """Build options from those that building verbs share; `more` adds a verb's own."""
+    """Build options from a verb's options of the same names; `more` are further ones."""
+    from dataclasses import fields
+
     from torch_images.build.job import BuildOptions
 
-    return BuildOptions(
-        builder=options.builder,
-        no_cache=options.no_cache,
-        progress=options.progress,
-        mirrors=verb.mirrors(options.mirror),
-        skip_disk_check=options.skip_disk_check,
-        locked=options.locked,
-        jobs=options.jobs,
-        **more,
-    )
+    names = [field.name for field in fields(BuildOptions) if hasattr(options, field.name)]
+    given = {name: getattr(options, name) for name in names}
+    return BuildOptions(**{**given, "mirrors": verb.mirrors(options.mirror), **more})

@@ -86,7 +86,6 @@ def reproduce(options: Reproduce) -> verb.Result:
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import exact, has_host, retry
-    from torch_images.verify import ledger
     from torch_images.verify.reproduce import reproduce as again
 
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
@@ -95,13 +94,8 @@ def reproduce(options: Reproduce) -> verb.Result:
         # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
-    verdict = again(
-        verb.job(config, engine),
-        image,
-        commit=options.commit,
-        repository=options.repository,
-        recorded=partial(ledger.commit_of, verb.workspace().root),
-    )
+    job = verb.job(config, engine)
+    verdict = again(job, image, commit=options.commit, repository=options.repository)
 
     def require() -> None:
         if not verdict.reproducible:
