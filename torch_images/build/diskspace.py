@@ -72,8 +72,8 @@ def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engin
     root = engine.local_root()
     if root is None or shutil.disk_usage(root).free >= disk_needed(config, images):
         return
-    built_locks = {image.labels.get(labels.LOCK) for image in built.ours(cache, engine)}
-    left = [image for image in images if f"sha256:{image.lock.digest}" not in built_locks]
+    ours = {(i.labels.get(labels.ID), i.labels.get(labels.LOCK)) for i in built.ours(cache, engine)}
+    left = [i for i in images if (i.spec.id, f"sha256:{i.lock.digest}") not in ours]
     plans = {plan for image in left for plan in _plans(config, image)}
     needed = disk_needed(config, left, in_cache(plans, cache)) if left else 0
     free = shutil.disk_usage(root).free
