@@ -17,13 +17,13 @@ import pytest
 from tests.releases import T130
 from tests.unit.fakes import FakeRunner, invoke
 from torch_images.build import bake, build
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host import outputs
-from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.verify import identify
@@ -181,16 +181,9 @@ def test_wheels_are_refused_before_hours_of_compiling(
     (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
     workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
     run = FakeRunner()
+    job = Job(config=config, workspace=workspace, engine=cast("Any", None), run=run)
     with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which this program did not write"):
-        build.export(
-            config,
-            cast("ImagePlan", None),
-            workspace,
-            bake.BuildOptions(),
-            tmp_path,
-            engine=cast("Engine", None),
-            run=run,
-        )
+        build.export(job, cast("ImagePlan", None), tmp_path)
     assert run.commands == []
 
 

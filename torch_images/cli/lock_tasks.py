@@ -72,10 +72,10 @@ def lock(options: Lock) -> verb.Result | None:
 
 def _lacking(config: Config, pattern: str, locks: Path) -> tuple[LockRequest, ...]:
     """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
-    from torch_images.config.lock_selection import select
+    from torch_images.config.lock_selection import choose_locks
     from torch_images.locks.requested import lacks
 
-    named, of_images = select(config, pattern or "*")
+    named, of_images = choose_locks(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
     return (*named.values(), *(item for item in of_images.values() if lacks(locks, item)))

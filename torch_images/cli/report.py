@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_images.build import bake
-from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
+from torch_images.build.job import BuildOptions
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.cli.called import as_called
 from torch_images.config.types import Config
@@ -42,7 +42,6 @@ def planned(
     builder: Builder,
 ) -> dict[str, Any]:
     """What a build would do, as plain data; `builder` is the machine that it is planned for."""
-    small = options.compression is Compression.SMALL
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     return {
         "images": [
@@ -59,7 +58,7 @@ def planned(
             for image in images
         ],
         "compression": options.compression,
-        "disk": disk_needed(config, images, small=small),
+        "disk": disk_needed(config, images),
         "command": command,
     }
 

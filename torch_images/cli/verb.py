@@ -24,6 +24,7 @@ from torch_images.cli.options import Options
 from torch_images.errors import TorchImagesError, UsageError
 
 if TYPE_CHECKING:
+    from torch_images.build.job import BuildOptions, Job
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
     from torch_images.host.workspace import Workspace
@@ -195,6 +196,21 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
         allowed=allowed,
         bootstraps=bootstraps,
         platforms=tuple(dict.fromkeys(platforms)),
+    )
+
+
+def job(config: Config, engine: Engine, options: BuildOptions | None = None) -> Job:
+    """What a verb builds or verifies with: progress is bars on a terminal, lines elsewhere."""
+    from torch_images.build.job import BuildOptions, Job, Shown
+    from torch_images.host.runner import Runner
+
+    return Job(
+        config=config,
+        workspace=workspace(),
+        engine=engine,
+        run=Runner(),
+        options=options or BuildOptions(),
+        shown=Shown(layers=layer_progress, say=say, checks=check_progress),
     )
 
 

@@ -49,7 +49,9 @@ _MINIMUM = ("?essential", "?priority(required)", "apt")
 _PROBLEMS = (
     Diagnosis(
         r"No space left on device",
-        *(DiskError, "the disk filled up while making {what}", "free some space"),
+        DiskError,
+        "the disk filled up while making {what}",
+        "free some space",
     ),
     Diagnosis(
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",

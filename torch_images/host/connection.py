@@ -30,7 +30,9 @@ _HINT = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the envi
 _CONTEXT = (
     Diagnosis(
         r'context "(?P<name>.*)"(?:: context not found| does not exist)',
-        *(EngineError, "there is no Docker context '{name}'", _HINT),
+        EngineError,
+        "there is no Docker context '{name}'",
+        _HINT,
     ),
     Diagnosis("", EngineError, "the docker CLI names no engine: {message}", _HINT),
 )
