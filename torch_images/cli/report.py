@@ -15,7 +15,7 @@ from torch_images.build.plan import LockedImage, plan_image
 from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
-from torch_images.jobs import Builder, Jobs, choose, hours, triton_hours
+from torch_images.jobs import Builder, choose
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
@@ -102,19 +102,8 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
         ),
-        f"time: {_time(image, jobs, builder)}",
+        "time: see docs/compile.md",
     ]
-
-
-def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
-    assert image.lock.sources
-    soonest, latest = hours(jobs, builder, len(image.spec.arches))
-    estimates = {
-        "torch": f"torch {soonest:.1f} to {latest:.1f} hours",
-        "triton": f"triton {triton_hours(jobs, builder) * 60:.0f} minutes",
-    }
-    times = [estimates[tree.name] for tree in image.lock.sources.trees]
-    return f"{', '.join(times)} (docs/compile.md says how that was measured)"
 
 
 def exported(folder: Path, files: Sequence[Path]) -> str:
