@@ -44,13 +44,11 @@ pick
 pick H100
 matrix --registry ghcr.io/me
 runpod --dry-run
-lock --verbose
 lock --check --renew
 lock --all
 lock --renew
 lock --renew --all --select x
 lock --check --upgrade torch
-lock --check --json --verbose
 lock --upgrade torch --select x
 lock --upgrade torhc
 test --all --fast

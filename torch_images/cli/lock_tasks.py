@@ -36,7 +36,6 @@ class Lock(Mirror):
         "torch: add its newer releases to images.yaml, and their locks", parse=one_of("torch")
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
-    verbose: bool = flag("list unchanged inputs too", needs="check")
     json: bool = flag("print every input as JSON", needs="check")
 
 
@@ -50,8 +49,6 @@ def lock(options: Lock) -> verb.Result | None:
     from torch_images.config.lock_selection import inputs
     from torch_images.errors import UsageError
 
-    if options.verbose and options.json:
-        raise UsageError("--json lists every input anyway", "leave --verbose out")
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
     if len(ways) > 1:
         raise UsageError(f"--{ways[0]} and --{ways[1]} exclude each other", "give one of them")
@@ -130,7 +127,7 @@ def _write(
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
-    if decide := [*review(before, after, plans), *notes]:
+    if decide := [*review(after, plans), *notes]:
         lines += ["", "To review:", *(f"- {line}" for line in decide)]
     return verb.Result(text="\n".join(lines))
 
@@ -148,7 +145,7 @@ def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) 
 
     def write(item: LockRequest) -> str:
         resolved = resolve_input(item, folder, resolver, cache)
-        return report.locked(item.name, resolved, changed=update(item.path(folder), resolved))
+        return report.locked(item.name, changed=update(item.path(folder), resolved))
 
     lines: list[str] = []
     for step in steps(items):
@@ -170,7 +167,6 @@ def _check(options: Lock) -> verb.Result:
     from torch_images.fetch.newer import newer
     from torch_images.fetch.packageindex import PackageIndex
     from torch_images.fetch.update import check, require
-    from torch_images.host.runner import Runner
 
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
@@ -186,11 +182,11 @@ def _check(options: Lock) -> verb.Result:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network, Runner())
+            findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
-    text = report.findings(findings, every=options.verbose)
+    text = report.findings(findings)
 
     def then() -> None:
         require(findings)

@@ -16,10 +16,6 @@ from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, choose
-from torch_images.locks.debs import DebLock
-from torch_images.locks.facts import FactsLock
-from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.sources import SourceLock
 from torch_images.oci.compression import Compression
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
@@ -226,20 +222,9 @@ def verified(proof: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
+def locked(name: str, *, changed: bool) -> str:
     """A line about a resolved lock."""
-    state = "changed" if changed else "unchanged"
-    if isinstance(lock, SourceLock):
-        size = sum(archive.size for archive in lock.archives)
-        count = f"{len(lock.archives)} archives, {size / 1e6:.0f} MB"
-        return f"{name}: {len(lock.trees)} trees, {count}, {state}"
-    if isinstance(lock, DebLock):
-        size = sum(deb.size for deb in lock.debs)
-        return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
-    if isinstance(lock, FactsLock):
-        arches = " ".join(map(str, lock.facts.arches))
-        return f"{name}: code for {arches}; {len(lock.facts.features)} features, {state}"
-    return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
+    return f"{name}: {'changed' if changed else 'unchanged'}"
 
 
 def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -251,11 +236,8 @@ def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[
     ]
 
 
-def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
-    """The state of locked inputs: counts for each lock, and a line for each input that changed.
-
-    With `every`, also a line for each unchanged input.
-    """
+def findings(listed: Sequence[Finding]) -> str:
+    """The state of locked inputs: counts for each lock, and a line for each input that changed."""
     from torch_images.fetch.update import UNCHANGED
 
     lines = []
@@ -266,7 +248,7 @@ def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
         lines += [
             f"  {f.state:<9} {f.name} {f.version} {f.detail}".rstrip()
             for f in ours
-            if every or f.state != UNCHANGED or f.detail
+            if f.state != UNCHANGED or f.detail
         ]
     return as_called("\n".join(lines))
 
