@@ -20,7 +20,7 @@ GROUPS = {
         *(publish_tasks.tag, publish_tasks.push, publish_tasks.datasheet),
         *(publish_tasks.runpod, publish_tasks.site),
     ),
-    "Measure": (bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
+    "Measure": (bench_tasks.bench, bench_tasks.bench_compare),
     "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),
 }
 VERBS = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
