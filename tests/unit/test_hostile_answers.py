@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.build.build import _digests
-from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
+from torch_images.errors import EngineError, NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.loopback import serving
@@ -22,7 +20,6 @@ from torch_images.host.network import Network
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
-from torch_images.oci import layout as oci
 
 HEX = "0" * 64
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -63,48 +60,6 @@ def test_whatever_buildx_writes_of_a_build(
     path.unlink()
     with pytest.raises(EngineError, match="buildx wrote no usable metadata of the build"):
         _digests(path, ["a"])
-
-
-# --- layouts --------------------------------------------------------------------------------------
-
-
-def layout(folder: Path) -> Path:
-    """A layout of one small layer."""
-    source = folder / "tree.tar"
-    with tarfile.open(source, "w") as tar:
-        tar.addfile(tarfile.TarInfo("x"))
-    made = folder / "layout"
-    oci.write_layout(made, source, history="x")
-    return made
-
-
-def read_all(folder: Path) -> bool:
-    oci.layout_digest(folder)
-    oci.layout_layers(folder)
-    return bool(oci.image(folder, []))
-
-
-@pytest.mark.parametrize("damage", ["missing", "folder", "cut", "[]"])
-@pytest.mark.parametrize("which", ["index.json", "manifest", "config"])
-def test_a_damaged_layout_is_named(tmp_path: Path, which: str, damage: str) -> None:
-    folder = layout(tmp_path)
-    assert read_all(folder)
-    path = folder / "index.json"
-    manifest = folder / "blobs" / "sha256" / oci.layout_digest(folder).removeprefix("sha256:")
-    if which == "manifest":
-        path = manifest
-    elif which == "config":
-        path = manifest.with_name(json.loads(manifest.read_bytes())["config"]["digest"][7:])
-    text = path.read_text()
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    elif damage != "missing":
-        path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
-    with pytest.raises(
-        BuildError, match=r"/layout is not an OCI layout: .*; remove it; it will be"
-    ):
-        read_all(folder)
 
 
 # --- services -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import installer
 from installer.destinations import WheelDestination
@@ -46,6 +46,8 @@ from torch_images.layers.wheelzip import WheelZip, is_inside
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
 
+    from torch_images.config.types import Removal
+
 VENV = "/opt/venv"
 
 _CHUNK = 1 << 20
@@ -57,40 +59,13 @@ _DAMAGES = (
 )
 
 
-class Cut(Protocol):
-    """A removal from wheels: globs of files, and of libraries that lose something.
-
-    See Removal in config/types.py.
-    """
-
-    @property
-    def files(self) -> Sequence[str]:
-        """Files to leave out."""
-        ...
-
-    @property
-    def code(self) -> Sequence[str]:
-        """Libraries that lose machine code."""
-        ...
-
-    @property
-    def symbols(self) -> Sequence[str]:
-        """Libraries that lose tables for debuggers."""
-        ...
-
-    @property
-    def lists(self) -> Sequence[str]:
-        """Libraries whose list of architectures loses those without code."""
-        ...
-
-
 def write_tar(
     wheels: Sequence[Path],
     target: IO[bytes],
     *,
     python: str,
     mtime: int,
-    removals: Iterable[Cut] = (),
+    removals: Iterable[Removal] = (),
     arches: Sequence[int] = (),
 ) -> tuple[str, ...]:
     """Write a tar with these wheels installed to `target`, which needs `write` and `tell`.
@@ -131,7 +106,7 @@ class _Place(WheelDestination):
         python: str,
         *,
         mtime: int,
-        removals: Sequence[Cut],
+        removals: Sequence[Removal],
         arches: Sequence[int],
     ) -> None:
         self._tar, self._mtime, self._arches = tar, mtime, arches
