@@ -11,30 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
-from torch_images.build.build import _digests
-from torch_images.errors import EngineError, NetworkError, TorchImagesError
+from torch_images.errors import NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.jsondoc import MalformedError, parse
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 
 HEX = "0" * 64
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-def test_a_member_is_named_by_its_path() -> None:
-    document = {"a": [{"b": True}]}
-    assert member(document, "a", 0, "b", kind=bool)
-    with pytest.raises(MalformedError, match=r"^'a\[0\]\.b' is not a number$"):
-        member(document, "a", 0, "b", kind=int)
-    with pytest.raises(MalformedError, match=r"^'a\[1\]' is missing$"):
-        member(document, "a", 1, kind=dict)
-    with pytest.raises(MalformedError, match=r"^'it' is not a list$"):
-        member(document, kind=list)
-    assert optional({"a": None}, "a", kind=str) == ""
 
 
 @pytest.mark.parametrize("depth", [101, 100_000])
@@ -44,22 +31,6 @@ def test_deep_json_is_malformed(depth: int) -> None:
         with pytest.raises(MalformedError, match="nested too deeply"):
             parse(f"{start * depth}1{end * depth}")
     assert parse("[" * 99 + "1" + "]" * 99)
-
-
-# --- buildx ---------------------------------------------------------------------------------------
-
-
-@given(json_texts({"a": {"containerimage.digest": f"sha256:{HEX}"}}))
-def test_whatever_buildx_writes_of_a_build(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "metadata.json"
-    path.write_text(text)
-    found = ends_well(lambda: _digests(path, ["a"]))
-    assert found is None or isinstance(found["a"], str)
-    path.unlink()
-    with pytest.raises(EngineError, match="buildx wrote no usable metadata of the build"):
-        _digests(path, ["a"])
 
 
 # --- services -------------------------------------------------------------------------------------

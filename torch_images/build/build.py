@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import jsondoc
 from torch_images.build import bake, built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk, check_room
@@ -25,7 +24,7 @@ from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, 
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, UnfinishedError, UsageError
+from torch_images.errors import UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
@@ -140,12 +139,9 @@ def build(
 
 
 def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
-    """The digest of each image, from the metadata that buildx wrote. Raises EngineError."""
-    try:
-        document = jsondoc.parse(metadata.read_bytes())
-        return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
-    except (OSError, jsondoc.MalformedError) as error:
-        raise EngineError(f"buildx wrote no usable metadata of the build: {error}") from None
+    """The digest of each image, from the metadata that buildx wrote."""
+    document = json.loads(metadata.read_bytes())
+    return {target: document[target]["containerimage.digest"] for target in targets}
 
 
 def check_compiles(image: LockedImage) -> None:

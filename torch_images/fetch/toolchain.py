@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch_images import jsondoc
 from torch_images.config.types import Cuda
-from torch_images.errors import LockError
+from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
 from torch_images.host.cache import Part, filling, used
@@ -112,30 +112,24 @@ def resolve_toolkit(
     Raises NetworkError, and LockError for an archive that the release lacks.
     """
     url = f"{root}/redistrib_{cuda.release}.json"
+    archives = []
     try:
         listed = jsondoc.parse(read(url, network))
-    except jsondoc.MalformedError as error:
-        raise LockError(f"{url} is not a list of archives: {error}") from None
-    archives = []
-    for wanted in cuda.archives:
-        try:
-            file = jsondoc.member(listed, wanted, _PLATFORM, kind=dict)
-            path = jsondoc.member(file, "relative_path", kind=str)
-            size = jsondoc.member(file, "size", kind=str)  # NVIDIA writes it as text
-            archives.append(
-                LockedArchive(
-                    name=wanted,
-                    version=jsondoc.member(listed, wanted, "version", kind=str),
-                    url=f"{root}/{path}",
-                    size=int(size),
-                    sha256=jsondoc.member(file, "sha256", kind=str),
-                )
+        for wanted in cuda.archives:
+            file = listed[wanted][_PLATFORM]
+            archive = LockedArchive(
+                name=wanted,
+                version=listed[wanted]["version"],
+                url=f"{root}/{file['relative_path']}",
+                size=int(file["size"]),  # NVIDIA writes it as text
+                sha256=file["sha256"],
             )
-        except ValueError:  # also for an invalid size
-            raise LockError(
-                f"CUDA release {cuda.release} has no {wanted} for {_PLATFORM}",
-                "correct `archives` in images.yaml",
-            ) from None
+            archives.append(archive)
+    except (ValueError, LookupError, TypeError) as error:
+        raise LockError(
+            f"{url} does not list all archives for {_PLATFORM}: {shown(str(error))}",
+            "correct `archives` in images.yaml",
+        ) from None
     return SourceLock(name=name, date=date, request=request, archives=tuple(sorted(archives)))
 
 
