@@ -56,7 +56,6 @@ build --stale --json
 build --source fork --jobs=-1
 build --torch-source .
 build --progress fancy
-build --dry-run --mirror http://[::1
 wheels --source wheel
 wheels --slice 90
 wheels --share 3/2

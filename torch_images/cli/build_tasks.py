@@ -212,7 +212,7 @@ def _how(options: Building, **more: Any) -> BuildOptions:
         builder=options.builder,
         no_cache=options.no_cache,
         progress=options.progress,
-        mirrors=verb.mirrors(options.mirror),
+        mirrors=verb.mirrors(),
         skip_disk_check=options.skip_disk_check,
         locked=options.locked,
         jobs=options.jobs,

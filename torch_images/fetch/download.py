@@ -300,12 +300,12 @@ def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
         f"no answering archive has {names}, and one does not answer: {problem}",
-        "check network and proxy, or name a mirror that has them with --mirror",
+        "check network and proxy, or name a mirror that has them in TORCH_IMAGES_MIRROR",
     )
 
 
 def _unreachable(source: _Source) -> NetworkError:
     return NetworkError(
         f"no mirror could be reached: {source.problem or 'none is named'}",
-        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_MIRROR",
     )
