@@ -20,8 +20,9 @@ from packaging.version import InvalidVersion, Version
 
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Tree
-from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.errors import CommandError, DiskError, LockError, NetworkError, UsageError
 from torch_images.host.cache import Part, filling, used
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.git import environment
 from torch_images.host.network import Network, check_url
 from torch_images.host.runner import Completed, Runner
@@ -31,6 +32,32 @@ _PARALLEL = 8  # submodules fetched in parallel
 _VERSION_FILE = "version.txt"
 _LONGEST_VERSION = 40  # characters; a tag has at most 128, and has more parts
 _LARGEST_FILE = 65536  # bytes of a file that is read here; these files have a line or two
+
+# Messages of git.
+_PROBLEMS = (
+    Diagnosis(
+        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
+        r"unadvertised|did not contain|pathspec",
+        *(LockError, "{repository} has no commit {commit}", "correct it in images.yaml"),
+    ),
+    Diagnosis(
+        r"ENOSPC|No space left",
+        *(DiskError, "the disk filled up while cloning {repository}", "free some space"),
+    ),
+    Diagnosis(
+        r"transport '(?P<kind>\w+)' not allowed",
+        LockError,
+        "a submodule of {repository} is not on the network: its address is of type {kind}",
+        "check it out in a clone, and name that folder with --torch-source",
+    ),
+    Diagnosis(
+        "",
+        NetworkError,
+        "{repository} could not be cloned: {message}",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder "
+        "with --torch-source",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +95,7 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
                 git(tree, *update)
             status = git(tree, "submodule", "status", "--recursive").output
         except CommandError as error:
-            raise _problem(wanted.repository, wanted.commit, error) from None
+            raise _problem(error, wanted.repository, wanted.commit) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
             raise LockError(f"the submodules of {wanted.repository} do not match its commit")
         for history in [*tree.rglob(".git")]:
@@ -219,7 +246,7 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
                 )
             return git(folder, "cat-file", "blob", blob).output
         except CommandError as error:
-            raise _problem(repository, commit, error) from None
+            raise _problem(error, repository, commit) from None
 
 
 def _checked(stated: str, text: str) -> str:
@@ -245,25 +272,5 @@ def _origin(folder: str, run: Runner) -> str:
     return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 
-def _problem(repository: str, commit: str, error: CommandError) -> Exception:
-    """The error for the user, from the output of a failed git."""
-    text = " ".join(error.output.split())
-    if re.search(
-        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
-        r"unadvertised|did not contain|pathspec",
-        text,
-    ):
-        return LockError(f"{repository} has no commit {commit}", "correct it in images.yaml")
-    if re.search(r"ENOSPC|No space left", text):
-        return error
-    if refused := re.search(r"transport '(\w+)' not allowed", text):
-        return LockError(
-            f"a submodule of {repository} is not on the network: its address is of type "
-            f"{refused[1]}",
-            "check it out in a clone, and name that folder with --torch-source",
-        )
-    return NetworkError(
-        f"{repository} could not be cloned: {text[-200:]}",
-        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder "
-        "with --torch-source",
-    )
+def _problem(error: CommandError, repository: str, commit: str) -> Exception:
+    return refusal(_PROBLEMS, error.output, repository=repository, commit=commit)

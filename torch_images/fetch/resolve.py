@@ -10,7 +10,6 @@ applies it to direct requirements only, so torch's triton would come from the ma
 from __future__ import annotations
 
 import datetime as dt
-import re
 import sys
 import tempfile
 import tomllib
@@ -34,6 +33,7 @@ from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import endless, uv_command
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
@@ -42,6 +42,16 @@ from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
+
+# Messages of uv.
+_PROBLEMS = (
+    Diagnosis(
+        r"error\s+sending\s+request|Could\s+not\s+connect|Failed\s+to\s+fetch|dns\s+error",
+        *(NetworkError, "the package index could not be reached"),
+        "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
+    ),
+    Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +138,8 @@ def _resolve(
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
             run.run(command, env=env, stdin="\n".join(wanted.words))
         except CommandError as error:
-            raise endless(error) or _resolve_error(error.output) from None
+            text = error.output.replace("\u2570\u2500\u25b6", "")
+            raise endless(error) or refusal(_PROBLEMS, text) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, python, platform)
     with workers(8) as pool:
@@ -215,13 +226,3 @@ def _size(url: str, network: Network) -> int:
     if count := size(url, network):
         return count
     raise NetworkError(f"the size of {_filename(url)} could not be read: the file is gone")
-
-
-def _resolve_error(output: str) -> Exception:
-    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
-    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
-        return NetworkError(
-            "the package index could not be reached",
-            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
-        )
-    return LockError(f"no set of wheels meets the requirements: {text[:400]}")
