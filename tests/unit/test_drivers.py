@@ -51,13 +51,11 @@ def test_spellings(config: Config, written: str, version: str, branch: str) -> N
 @pytest.mark.parametrize(
     ("written", "text"),
     [
+        *((one, "is not a driver's version; give what this prints") for one in ("57", "²55")),
         *(
-            (cuda, f"'{cuda}' is a CUDA version, not a driver's; run this on the host: nvidia-smi ")
-            for cuda in ("12.8", "13.0.2", "CUDA 13.0", "cu130", "cuda12.8", "cuda-13")
+            (cuda, "is not a driver's version")
+            for cuda in ("12.8", "13.0.2", "CUDA 13.0", "cuda12.8")
         ),
-        ("999", "driver 999.00 does not exist yet: the newest known branch is 620; run this"),
-        ("750.10", "driver 750.10 does not exist yet"),
-        *((one, "is not a driver's version; give it as nvidia-smi does") for one in ("57", "²55")),
         ("", "'' is not a driver's version"),
         ("5700", "is not a driver's version"),
         ("192.168.100.200", "is not a driver's version"),
