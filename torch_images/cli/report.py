@@ -45,8 +45,6 @@ def planned(
             {
                 "id": image.spec.id,
                 "torch": image.spec.torch,
-                "wheels": len(image.lock.all_wheels),
-                "packages": len(image.lock.all_debs),
                 "lock": f"sha256:{image.lock.digest}",
                 "compat": image.lock.compat_version or None,
                 "tags": list(tag.tags(config, plan_image(config, image, workspace.root))),
@@ -64,12 +62,9 @@ def plan(planned: dict[str, Any]) -> str:
     """What a build would do, from `planned`."""
     lines = []
     for image in planned["images"]:
-        holds = (
-            f"torch {image['torch']}, {image['wheels']} wheels, {image['packages']} Debian packages"
-        )
         lines += [
             f"would build {image['id']}",
-            f"  {holds}, lock {image['lock'][7:19]}",
+            f"  torch {image['torch']}, lock {image['lock'][7:19]}",
             f"  compat {image['compat'] or 'none'}",
             f"  tags: {', '.join(image['tags'])}",
             *(f"  {line}" for line in image["compiles"]),
