@@ -55,8 +55,8 @@ def choose(builder: Builder, arches: int, *, jobs: int = 0) -> Jobs:
     heavy = at_once // threads
     left = usable - heavy * threads * HEAVY
     most = max(1, min(builder.cores, int(left / ORDINARY) + heavy))
-    wanted = jobs or most
-    return Jobs(jobs=wanted, heavy=min(heavy, wanted), threads=threads)
+    chosen = jobs or most
+    return Jobs(jobs=chosen, heavy=min(heavy, chosen), threads=threads)
 
 
 def processors() -> int:

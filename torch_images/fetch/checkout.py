@@ -71,33 +71,33 @@ class _Git:
         return self.run.run(["git", "-C", str(folder), *words], env=self.env, check=check)
 
 
-def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
+def check_out(locked: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
     """The folder with a tree, from the cache or its repository.
 
     The parent folder contains nothing else and can be a build context. The tree itself cannot,
     because BuildKit would obey its .dockerignore. Raises NetworkError if the repository is
     unreachable, and LockError if it lacks the commit.
     """
-    folder = _folder(wanted, cache)
+    folder = _folder(locked, cache)
     if folder.exists():
         return used(folder) / "tree"
     git = _Git(run, environment(network))
     with filling(folder) as new:
         tree = new / "tree"
         try:
-            _obtain(git, tree, wanted.repository, wanted.commit)
-            git(tree, "checkout", "--quiet", "--detach", wanted.commit)
-            if "://" not in wanted.repository:
-                _seed(git, tree, Path(wanted.repository))
+            _obtain(git, tree, locked.repository, locked.commit)
+            git(tree, "checkout", "--quiet", "--detach", locked.commit)
+            if "://" not in locked.repository:
+                _seed(git, tree, Path(locked.repository))
             update = ["submodule", "--quiet", "update", "--init", "--recursive"]
             update.append(f"--jobs={_PARALLEL}")
             if git(tree, *update, "--depth=1", check=False).code:
                 git(tree, *update)
             status = git(tree, "submodule", "status", "--recursive").output
         except CommandError as error:
-            raise _problem(error, wanted.repository, wanted.commit) from None
+            raise _problem(error, locked.repository, locked.commit) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
-            raise LockError(f"the submodules of {wanted.repository} do not match its commit")
+            raise LockError(f"the submodules of {locked.repository} do not match its commit")
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
     return folder / "tree"
@@ -165,7 +165,7 @@ def with_tree(
     NetworkError, LockError, or UsageError, also for a version that no image can have.
     """
     repository, commit = parse(text, run)
-    named = replace(tree, repository=repository, commit=commit)
+    chosen = replace(tree, repository=repository, commit=commit)
     locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
     folder = _folder(locked, cache)
     if folder.exists():
@@ -173,17 +173,17 @@ def with_tree(
     else:
         stated = _stated(repository, commit, network, run)
     if stated is not None:
-        named = replace(named, version=_checked(stated, text))
+        chosen = replace(chosen, version=_checked(stated, text))
     if obtain:
         check_out(locked, cache=cache, network=network, run=run)
     if "://" not in repository:  # an image must not contain a path of this host
-        named = replace(named, repository=_origin(repository, run))
-    return named
+        chosen = replace(chosen, repository=_origin(repository, run))
+    return chosen
 
 
-def _folder(wanted: LockedTree, cache: Path) -> Path:
+def _folder(locked: LockedTree, cache: Path) -> Path:
     """The folder of a complete tree in the cache."""
-    return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
+    return cache / Part.SOURCES / f"{locked.name}-{locked.commit}"
 
 
 def _obtain(git: _Git, folder: Path, source: str, commit: str, *options: str) -> None:

@@ -98,8 +98,8 @@ def resolve_sources(
     Raises NetworkError, LockError, DiskError.
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees, archives=known)
-    wanted = next((tree for tree in trees if tree.name == "triton"), None)
-    triton = check_out(wanted, cache=cache, network=network, run=run) if wanted else None
+    tree = next((tree for tree in trees if tree.name == "triton"), None)
+    triton = check_out(tree, cache=cache, network=network, run=run) if tree else None
     return replace(lock, archives=_archives(triton, lock, cache, network)[0])
 
 
@@ -115,11 +115,11 @@ def resolve_toolkit(
     archives = []
     try:
         listed = jsondoc.parse(read(url, network))
-        for wanted in cuda.archives:
-            file = listed[wanted][_PLATFORM]
+        for package in cuda.archives:
+            file = listed[package][_PLATFORM]
             archive = LockedArchive(
-                name=wanted,
-                version=listed[wanted]["version"],
+                name=package,
+                version=listed[package]["version"],
                 url=f"{root}/{file['relative_path']}",
                 size=int(file["size"]),  # NVIDIA writes it as text
                 sha256=file["sha256"],
@@ -143,8 +143,8 @@ def _archives(
     if triton is None:
         return (), []
     known = {(a.name, a.version): a for a in lock.archives}
-    wanted, new = [], []
-    for name, version, url, sha256 in _wanted(triton):
+    archives, new = [], []
+    for name, version, url, sha256 in _downloads(triton):
         archive = known.get((name, version))
         if archive is None or (sha256 and archive.sha256 != sha256):
             digest, size = discover(url, cache / Part.ARCHIVES, network)
@@ -156,11 +156,11 @@ def _archives(
             archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
             if not sha256:
                 new.append(archive)
-        wanted.append(archive)
-    return tuple(sorted(wanted)), new
+        archives.append(archive)
+    return tuple(sorted(archives)), new
 
 
-def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
+def _downloads(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     """Name, version, URL and SHA-256 of each archive that Triton's setup.py would download.
 
     The SHA-256 is "" if the tree does not state one. Raises LockError if the files that name the

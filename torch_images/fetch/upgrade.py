@@ -42,8 +42,10 @@ def find_cudas(
     for torch in releases:
         try:
             words = (f"torch=={torch}",)
-            wanted = Requirements(name=f"torch-{torch}", words=words, python=python, date=date)
-            lock = resolve(wanted, network=network, run=run)
+            requirements = Requirements(
+                name=f"torch-{torch}", words=words, python=python, date=date
+            )
+            lock = resolve(requirements, network=network, run=run)
         except LockError as error:
             cudas[torch] = error.message
         else:

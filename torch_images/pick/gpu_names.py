@@ -78,8 +78,8 @@ def find(config: Config, named: str) -> str:
     plain = tuple(word for word in words if word != "quadro")
     forms = tuple(form[1] if (form := _FORM.fullmatch(word)) else word for word in plain)
     phrases = _phrases(config)
-    for asked in dict.fromkeys((words, plain, forms)):
-        all_of_it = [phrase for phrase in phrases if _within(phrase, asked)]
+    for spelling in dict.fromkeys((words, plain, forms)):
+        all_of_it = [phrase for phrase in phrases if _within(phrase, spelling)]
         # "a2 highgpu" is not an A2.
         longest = [p for p in all_of_it if not any(p != q and _within(p, q) for q in all_of_it)]
         if longest:
