@@ -60,7 +60,9 @@ def bench(options: Bench) -> verb.Result:
         device_requests=list(options.gpus) or device_requests("all"),
     ) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
-        container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
+        # Images do not contain the program, so a new case changes no image.
+        cases = sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
+        container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in cases})
         command += ["torch-entrypoint", "python", "/run/bench", f"--select={options.select}"]
         command += [f"--output={_INSIDE}"]
         try:
@@ -113,11 +115,6 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
             target.write_bytes(partial)
             outputs.mark(folder, folder, target.name)
         verb.say(f"the results so far are in {target}")
-
-
-def _cases() -> list[Path]:
-    """The benchmark program. Images do not contain it, so a new case changes no image."""
-    return sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
 
 
 def _path(word: str) -> Path:

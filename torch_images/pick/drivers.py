@@ -13,8 +13,6 @@ from torch_images.pick.gpus import Gpu
 
 # 570.133, 570.133.20; also in v570.133.20, 570.133.20-0ubuntu1 and the lines of nvidia-smi.
 _VERSION = r"(?<![0-9.])[1-9][0-9]{2}\.[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"
-# NVIDIA-SMI's own version comes first in the line, and can differ.
-_LABELLED = re.compile(rf"(?:driver|kmd) version: *({_VERSION})")
 # R570, 570-server, 570.xx, nvidia-driver-570-open.
 _BRANCH = re.compile(r"(?:[a-z]+[- ])*r?([1-9][0-9]{2})(?:xx|\+)?(?:[-. ][a-z]+)*")
 _ASK = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
@@ -42,7 +40,7 @@ def find_driver(config: Config, named: str) -> Driver:
     any other text, such as a CUDA version.
     """
     text = named.strip().lower()[:_LONGEST]
-    versions = set(_LABELLED.findall(text)) or set(re.findall(_VERSION, text))
+    versions = set(re.findall(_VERSION, text))
     branch = _BRANCH.fullmatch(text)
     if len(versions) == 1:
         driver = Driver(version=versions.pop())
