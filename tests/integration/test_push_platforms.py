@@ -218,7 +218,7 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None
         assert "pushed" not in done.stderr
     assert tags(server.host) == held
 
-    done = invoke("runpod", "--image", f"{name}:latest", "--json")
+    done = invoke("runpod", "--image", f"{name}:latest")
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert f"{ID} has no sshd (port 22) and no JupyterLab (port 8888)" in line

@@ -9,7 +9,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.releases import T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.cli import program, publish_tasks
@@ -17,7 +16,7 @@ from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.publish import registry
-from torch_images.publish.runpod import PodImage, body, hosts, pod_image, readme
+from torch_images.publish.runpod import PodImage, body, hosts, pod_image
 from torch_images.publish.tag_rules import Manifest
 
 REFERENCE = "ghcr.io/me/torch-cu130:pod"
@@ -123,14 +122,6 @@ def test_hosts_have_a_driver_that_supports_a_gpu_of_the_image(
     spec = choose(config, cuda="13.0", arch=arch, compat="with")
     image = dataclasses.replace(pod(config, root, "13.0", compat="with"), spec=spec)
     assert hosts(config, image, geforce=geforce) == wanted.split()
-
-
-def test_the_readme_has_the_machines(config: Config, root: Path) -> None:
-    for compat, machines in (("without", NEWER.replace(" ", ", ")), ("with", "12.2, 12.4, ")):
-        image = pod(config, root, "13.0", compat=compat)
-        text = readme(config, image, body(config, image))
-        assert f"| Machines | CUDA {machines}" in text
-        assert f"| PyTorch | {T130} |" in text
 
 
 @pytest.mark.parametrize(

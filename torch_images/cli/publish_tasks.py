@@ -108,7 +108,7 @@ def datasheet(options: Datasheet) -> verb.Result:
     return verb.Result(data=sheet, text=markdown(sheet).rstrip())
 
 
-class Runpod(Registry, Json):
+class Runpod(Registry):
     image: str = option(
         "a published image: its name, after that of --registry if it has no host (default: the "
         "image of `pods` in images.yaml)"
@@ -122,16 +122,16 @@ class Runpod(Registry, Json):
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> verb.Result:
     """Print a RunPod pod template, and the command that creates it there."""
-    from torch_images.cli import report
-    from torch_images.publish.runpod import body, command, readme
+    from torch_images.publish.runpod import body, command
 
     config = verb.config()
     subject = _pod_image(options, config)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
-    text = readme(config, subject, template)
-    if not options.json:
-        verb.say(report.pod(text, command(config)))
-    return verb.Result(data={"template": template, "readme": text}, text=verb.as_json(template))
+    verb.say(
+        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
+        f"  {command(config)}\n"
+    )
+    return verb.Result(text=verb.as_json(template))
 
 
 def _pod_image(options: Runpod, config: Config) -> PodImage:

@@ -171,14 +171,6 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     return as_called("\n".join(lines))
 
 
-def pod(readme: str, command: str) -> str:
-    """How a printed pod template gets to RunPod, whose API takes no readme."""
-    return (
-        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
-        f"  {command}\n\nthen paste this readme into the template, in RunPod's console:\n\n{readme}"
-    )
-
-
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
     lines = [answer["command"], ""]

@@ -1,25 +1,20 @@
 """A published image -> a working pod template for RunPod.
 
-The body is that of `POST /v2/templates`, which refuses unknown fields
-(https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). API v2
-has no field for a template's readme. v1 has one, but is retired and answers 410
-(https://docs.runpod.io/api-reference-v2/migrate-from-v1, https://github.com/dstackai/dstack/issues/4167).
-So the readme is printed, for pasting into RunPod's console. The project never has the user's key:
-the printed command of curl sends the template.
+The body is that of `POST /v2/templates`, which refuses unknown fields, and has none for a readme
+(https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). The
+project never has the user's key: the printed command of curl sends the template.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
-from torch_images.markdown import table
 from torch_images.pick.gpus import Gpu
 from torch_images.pick.pick import judge
 from torch_images.platforms import AMD64
@@ -137,26 +132,6 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
         return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat).works
 
     return [cuda for cuda, branch in config.pods.hosts if any(works(g, branch) for g in gpus)]
-
-
-def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
-    """The readme of a template, in Markdown."""
-    allowed = ", ".join(template["allowedCudaVersions"])
-    rows = [
-        ("PyTorch", image.spec.torch),
-        ("CUDA", image.spec.cuda.version),
-        ("Image", f"`{template['image']}`"),
-        ("Machines", f"CUDA {allowed}"),
-    ]
-    facts = "\n".join(table(["", ""], rows))
-    return (
-        f"# {template['name']}\n\n{image.spec.description}.\n\n"
-        f"{facts}\n\n"
-        "The machines are those that report one of these versions. "
-        "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
-        f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
-        f"{config.homepage}\n"
-    )
 
 
 def command(config: Config) -> str:
