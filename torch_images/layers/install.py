@@ -155,9 +155,16 @@ class _Place(WheelDestination):
                 self._matches(path, globs) for globs in (self._code, self._symbols, self._lists)
             )
             if code or symbols or lists:
-                data = self._listed(path, stream.read()) if lists else stream.read()
-                new = self._pruned(path, data, code=code, symbols=symbols)
-                return self._write(scheme, path, new, executable=is_executable)
+                data, arches = stream.read(), self._arches if code else None
+                try:
+                    data = narrowed(data, self._arches) if lists else data
+                    data = prune(memoryview(data), arches, symbols=symbols)
+                except (ArchListError, PruneError) as error:
+                    raise BuildError(
+                        f"{path} cannot be pruned: {error}",
+                        "build without --arch, or correct `removals` in images.yaml",
+                    ) from None
+                return self._write(scheme, path, data, executable=is_executable)
             if path in self._hashes:  # unchanged: the hash in the wheel stays valid
                 size = self._sizes[path]
                 self._add(scheme, path, size, stream, is_executable)
@@ -188,24 +195,6 @@ class _Place(WheelDestination):
         matched = {glob for glob in globs if fnmatchcase(path, glob)}
         self.unmatched -= matched
         return bool(matched)
-
-    def _listed(self, path: str, data: bytes) -> bytes:
-        try:
-            return narrowed(data, self._arches)
-        except ArchListError as error:
-            raise BuildError(
-                f"the list of architectures in {path} cannot be corrected: {error}",
-                "build without --arch, or correct `removals` in images.yaml",
-            ) from None
-
-    def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
-        arches = self._arches if code else None
-        try:
-            return prune(memoryview(data), arches, symbols=symbols)
-        except PruneError as error:
-            raise BuildError(
-                f"{path} cannot be pruned: {error}", "correct `removals` in images.yaml"
-            ) from None
 
     def _write(self, scheme: Scheme, path: str, data: bytes, *, executable: bool) -> RecordEntry:
         self._add(scheme, path, len(data), io.BytesIO(data), executable)
