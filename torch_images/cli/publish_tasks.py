@@ -89,25 +89,6 @@ def push(options: Push) -> verb.Result:
     return verb.Result(data=sheet, text=report.moves(moves, done=True))
 
 
-class Datasheet(Image, Json):
-    """The options of `datasheet`."""
-
-
-@verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(options: Datasheet) -> verb.Result:
-    """Print the facts of a verified image: versions, packages, digests, checks."""
-    from torch_images.build.build import revision
-    from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import describe, markdown, save
-    from torch_images.verify.identify import verified_image
-
-    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    subject = verified_image(config, options.image, workspace, engine)
-    sheet = describe(subject, commit=revision(workspace.root, Runner()) or "")
-    save(sheet, workspace)
-    return verb.Result(data=sheet, text=markdown(sheet).rstrip())
-
-
 class Runpod(Registry):
     image: str = option(
         "a published image: its name, after that of --registry if it has no host (default: the "
