@@ -129,7 +129,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     assert done.returncode == 3
     assert last_line(done.stderr) == (
         "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
-        "`invoke lock --select base-trixie`, or a mirror in TORCH_IMAGES_MIRROR"
+        "`invoke lock --select base-trixie`, or name a mirror in TORCH_IMAGES_MIRROR"
     )
     [asked] = snapshot[1]
     assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", asked)
