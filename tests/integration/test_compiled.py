@@ -295,7 +295,7 @@ def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) ->
     done = compiling.invoke("lock", "--select", "source-fork")
     assert (done.returncode, done.stdout) == (
         0,
-        "source-fork: 2 trees, 2 archives, 0 MB, changed\n",
+        "source-fork: changed\n",
     )
     said = compiling.wheels("--arch", "12.0", "--locked", output=tmp_path / "dist")
     assert "was not locked" not in said

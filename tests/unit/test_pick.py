@@ -24,7 +24,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick.drivers import find_driver, unsupported
 from torch_images.pick.gpus import CAVEATS, find_gpu, host_platform
-from torch_images.pick.pick import answer, build_commands, commands, pick
+from torch_images.pick.pick import answer, commands, pick
 from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.ledger import State
 
@@ -197,7 +197,7 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(
     assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
     assert found["others"] == []  # no torch of CUDA 12.8 is for it
     assert found["why"][-1] == CAVEATS[ARM64]
-    told = build_commands(config, choose_id(config, found["id"]))
+    told = commands(config, choose_id(config, found["id"]), "x", published=False)
     assert told["build"].endswith(" --platform linux/arm64")
     assert told["local"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
 
@@ -419,7 +419,10 @@ def test_the_first_command_works_now(config: Config, root: Path) -> None:
 def test_a_build_command_names_what_is_not_the_default(config: Config, index: int) -> None:
     """Of every sixth image of the catalogue from its end: what the words choose is that image."""
     spec = matrix(config)[-1 - index * 6 % len(matrix(config))]
-    assert choose(config, **axes(build_commands(config, spec)["build"].split()[2:])) == spec
+    assert (
+        choose(config, **axes(commands(config, spec, "x", published=False)["build"].split()[2:]))
+        == spec
+    )
 
 
 @pytest.mark.parametrize("driver", ["418.1", "515.65", "575.51", "620.10"])

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import jsondoc
 from torch_images.build import bake, built
 from torch_images.build.bake import Parts
 from torch_images.build.diskspace import check_room
@@ -26,7 +25,7 @@ from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
-from torch_images.errors import EngineError, UnfinishedError, UsageError
+from torch_images.errors import UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
@@ -157,12 +156,9 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
 
 
 def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
-    """The digest of each image, from the metadata that buildx wrote. Raises EngineError."""
-    try:
-        document = jsondoc.parse(metadata.read_bytes())
-        return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
-    except (OSError, jsondoc.MalformedError) as error:
-        raise EngineError(f"buildx wrote no usable metadata of the build: {error}") from None
+    """The digest of each image, from the metadata that buildx wrote."""
+    document = json.loads(metadata.read_bytes())
+    return {target: document[target]["containerimage.digest"] for target in targets}
 
 
 def check_compiles(image: LockedImage) -> None:

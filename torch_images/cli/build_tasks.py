@@ -182,4 +182,4 @@ def _how(options: Building, **more: Any) -> BuildOptions:
 
     names = [field.name for field in fields(BuildOptions) if hasattr(options, field.name)]
     given = {name: getattr(options, name) for name in names}
-    return BuildOptions(**{**given, "mirrors": verb.mirrors(options.mirror), **more})
+    return BuildOptions(**{**given, "mirrors": verb.mirrors(), **more})

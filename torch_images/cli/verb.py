@@ -138,21 +138,18 @@ def require_own_locks(locks: Path) -> None:
         )
 
 
-def mirrors(named: Sequence[str]) -> tuple[str, ...]:
-    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
+def mirrors() -> tuple[str, ...]:
+    """The mirrors of the base's packages, from TORCH_IMAGES_MIRROR: URLs, or a sources.list.
 
-    Raises ConfigError for an invalid URL, and UsageError for a password on the command line.
+    Raises ConfigError for an invalid URL.
     """
     from torch_images.host.network import check_url
 
     text = os.environ.get("TORCH_IMAGES_MIRROR", "")
     lines = (line.strip() for line in text.splitlines())
-    from_environment = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
-    chosen = tuple(named) or from_environment
+    chosen = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
     for word in (word for mirror in chosen for word in mirror.split() if "://" in word):
-        check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
-        if named:
-            check_no_user("--mirror", word, "name this mirror in TORCH_IMAGES_MIRROR")
+        check_url("TORCH_IMAGES_MIRROR", word)
     return chosen
 
 
@@ -249,13 +246,6 @@ def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
 
 
 @contextlib.contextmanager
-def transfer_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows bytes sent of the total: a bar on a terminal, nothing elsewhere."""
-    with _bar(unit="B", unit_scale=True) as show:
-        yield lambda sent, size: show(sent, size or None)
-
-
-@contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
     began = last = time.monotonic()
@@ -276,7 +266,7 @@ def check_progress() -> Iterator[Callable[[float], None]]:
 @contextlib.contextmanager
 def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Shows layers being packed: a bar on a terminal, lines elsewhere."""
-    with transfer_progress() as bar:
+    with _bar(unit="B", unit_scale=True) as bar:
 
         def show(title: str, done: int, size: int) -> None:
             bar(done, size)

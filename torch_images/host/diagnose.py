@@ -25,8 +25,8 @@ from torch_images.host.network import cause
 class Diagnosis:
     """The error for messages that match a pattern.
 
-    `text` is a template: it may name the pattern's groups, `match` (all that the pattern matched),
-    `message` (all of it, on one line), and what the caller of `diagnose` adds.
+    `text` and `hint` are templates: they may name the pattern's groups, `match` (all that the
+    pattern matched), `message` (all of it, on one line), and what the caller of `diagnose` adds.
     """
 
     pattern: str
@@ -185,7 +185,8 @@ def diagnose(table: Sequence[Diagnosis], output: str, **facts: str) -> TorchImag
         if match := re.search(each.pattern, output, re.DOTALL):
             own = {"match": match[0], "message": output}
             words = {k: " ".join(v.split()) for k, v in (own | match.groupdict("")).items()}
-            return each.error(each.text.format(**facts, **words), each.hint)
+            text, hint = (template.format(**facts, **words) for template in (each.text, each.hint))
+            return each.error(text, hint)
     return None
 
 

@@ -87,7 +87,7 @@ def pick(
         judged += [(spec, plain)] if plain.works else []
     suggestions = []
     for spec, verdict in judged:
-        proof = state(spec)
+        current = state(spec)
         suggestion = replace(
             verdict,
             image=name(config, spec, namespace),
@@ -95,9 +95,9 @@ def pick(
             id=spec.id,
             torch=spec.torch,
             limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
-            proof=proof.words,
-            tested=proof.tested,
-            built=proof.built,
+            proof=current.words,
+            tested=current.tested,
+            built=current.built,
             listed=of_the_project(config, spec),
         )
         suggestions.append(suggestion)
@@ -192,25 +192,6 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def build_commands(
-    config: Config,
-    spec: ImageSpec,
-    program: str = "./inv",
-    *,
-    machine: Platform | None = None,
-) -> dict[str, str]:
-    """The commands that build an image in a clone, and run the result.
-
-    `program` is this project's command as the user calls it. `machine` is the platform that
-    builds, which is not named then; without it, the command is for any machine.
-    """
-    build = [program, "build", *_arguments(config, spec, machine)]
-    return {
-        "build": shlex.join(build),
-        "local": command(f"{spec.repository}:{short(config, spec)}"),
-    }
-
-
 def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tuple[str, ...]:
     """The options of `./inv build` for an image, without those that equal a default.
 
@@ -238,11 +219,14 @@ def commands(
 ) -> dict[str, Any]:
     """The command that works now, and its parts. It builds an image that may be unpublished.
 
-    `image` is the name in a registry, `program` and `machine` as for `build_commands`.
+    `image` is the name in a registry, `program` this project's command as the user calls it.
+    `machine` is the platform that builds, which is not named then; without it, the command is for
+    any machine.
     """
-    build = build_commands(config, spec, program, machine=machine)
-    parts = {"run": command(image), **build}
-    now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
+    build = shlex.join([program, "build", *_arguments(config, spec, machine)])
+    parts = {"run": command(image), "build": build}
+    parts["local"] = command(f"{spec.repository}:{short(config, spec)}")
+    now = parts["run"] if published else f"{build} && {parts['local']}"
     return {"command": now, "published": published, **parts}
 
 

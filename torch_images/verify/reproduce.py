@@ -27,7 +27,6 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
-from torch_images.locks.files import write
 from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
@@ -223,7 +222,7 @@ def _rebuild(
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
         for name, text in image.lock.texts().items():
-            write(scratch / "locks" / name, text)
+            (scratch / "locks" / name).write_text(text, encoding="utf-8")
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
