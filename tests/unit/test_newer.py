@@ -20,11 +20,12 @@ from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.edit import with_releases
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.newer import held_back, newer, newer_torch
+from torch_images.fetch.newer import extras_behind, held_back, newer, newer_torch
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 
 LISTING = b'<a href="redistrib_12.8.0.json">x</a> <a href="redistrib_12.8.9.json">x</a>'
 LISTING += (
@@ -63,16 +64,15 @@ def test_newer_releases_of_torch(config: Config) -> None:
 
 
 def test_what_images_yaml_holds_back(config: Config) -> None:
-    """An exact version, an upper bound, and a pin; a lower bound holds nothing back."""
+    """An exact version and an upper bound; a lower bound holds nothing back."""
     there = pages(
         nvidia_cutlass=["4.2.0.0", "4.5.0.0"],
         cmake=["3.31.1", "4.9.0"],
         nanobind=["99"],
-        vllm=["0.33.0", "9.0"],
     )
     with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
         found = {finding.name: finding for finding in held_back(config, index)}
-    assert found.keys() == {"nvidia-cutlass", "cmake", "vllm"}
+    assert found.keys() == {"nvidia-cutlass", "cmake"}
     assert found["cmake"] == Finding(
         "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
     )
@@ -83,7 +83,9 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     silent = f"http://127.0.0.1:{closed_port()}"
     with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
         found, unknown = (
-            list(newer(replace(config, archives=archives), Network(index=f"{url}/simple")))
+            list(
+                newer(replace(config, archives=archives), Network(index=f"{url}/simple"), Runner())
+            )
             for archives in (f"{url}/redist", silent)
         )
     detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
@@ -93,6 +95,38 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
+
+
+@pytest.mark.parametrize(
+    ("requires", "detail"),
+    [
+        (
+            "torch==2.14.7",
+            "-> 9.0, out of reach: it needs torch 2.14.7, which images.yaml does not",
+        ),
+        (
+            "torch==2.99.0",
+            "-> 9.0, out of reach: it needs torch 2.99.0, which images.yaml does not",
+        ),
+        ("torch", "-> 9.0; `pins` of the extra vllm can name it"),
+    ],
+)
+def test_an_extra_behind_its_newest_release(
+    config: Config, tmp_path: Path, requires: str, detail: str
+) -> None:
+    wheels = [torch(tmp_path, v) for v in ("2.14.0", "2.14.7", "2.15.0", "2.99.0")]
+    wheels += [
+        make_wheel(tmp_path, "cuda-python", "13.4.4"),
+        make_wheel(tmp_path, "vllm", "0.33.0", requires=["torch==2.14.0"]),
+        make_wheel(tmp_path, "vllm", "9.0", requires=[requires]),
+    ]
+    with web_server(index(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        with PackageIndex(network) as asked:
+            [found] = extras_behind(config, asked, network, Runner())
+    assert (found.lock, found.name, found.version) == ("images.yaml", "vllm", "0.33.0")
+    assert found.state == NEWER
+    assert found.detail.startswith(detail)
 
 
 def test_the_end_of_life_rule(config: Config) -> None:

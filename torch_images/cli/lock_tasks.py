@@ -166,6 +166,7 @@ def _check(options: Lock) -> verb.Result:
     from torch_images.fetch.newer import newer
     from torch_images.fetch.packageindex import PackageIndex
     from torch_images.fetch.update import check, require
+    from torch_images.host.runner import Runner
 
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
@@ -181,7 +182,7 @@ def _check(options: Lock) -> verb.Result:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network)
+            findings += newer(config, workspace.network, Runner())
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)

@@ -1,10 +1,12 @@
 """Newer inputs that images.yaml does not use.
 
-These are newer releases of torch, of CUDA's archives, and of packages that it pins or holds back.
+These are newer releases of torch, of CUDA's archives, of packages that it holds back, and of extras
+that it pins.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import re
 from collections.abc import Iterator
@@ -13,20 +15,26 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from torch_images.config.choose import choose
+from torch_images.config.extras import Extra
 from torch_images.config.types import Config, Cuda
-from torch_images.errors import NetworkError
+from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import read
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.locks.files import is_version
 
 FILE = "images.yaml"  # in place of a lock's name in a finding
+# Part of uv's message about a requirement that conflicts with others.
+_PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
 _BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
 
-def newer(config: Config, network: Network) -> Iterator[Finding]:
+def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
     """Inputs that images.yaml could use. Raises NetworkError if the package index fails."""
     with PackageIndex(network) as index:
         listed = max((t for c in config.cudas for t in c.torch), key=Version)
@@ -34,6 +42,7 @@ def newer(config: Config, network: Network) -> Iterator[Finding]:
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
         yield from held_back(config, index)
+        yield from extras_behind(config, index, network, run)
     for cuda in config.cudas:
         if cuda.release:
             yield from _archives(cuda, config.archives, network)
@@ -55,17 +64,15 @@ def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
 
 
 def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
-    """Packages whose newest release a requirement or the newest pins of an extra exclude.
+    """Packages whose newest release a requirement of images.yaml excludes.
 
     Raises NetworkError.
     """
-    pins = ([wheels for _, wheels in extra.pins if wheels] for extra in config.extras)
     texts = itertools.chain(
         config.packages,
         *(wheels for extra in config.extras for _, wheels in extra.wheels),
         *(variant.wheels for variant in config.variants),
         *(source.wheels for source in config.sources),
-        *(listed[-1] for listed in pins if listed),
     )
     for text in dict.fromkeys(texts):
         requirement = Requirement(text)
@@ -76,6 +83,47 @@ def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
         if newest and newest not in requirement.specifier:
             detail = f"-> {newest}, which images.yaml excludes"
             yield Finding(FILE, name, str(requirement.specifier), NEWER, detail)
+
+
+def extras_behind(
+    config: Config, index: PackageIndex, network: Network, run: Runner
+) -> Iterator[Finding]:
+    """Extras whose pins for their newest torch are not the newest releases, and why not.
+
+    Raises NetworkError.
+    """
+    for extra in config.extras:
+        pins = [wheels for _, wheels in extra.pins if wheels]
+        for pin in map(Requirement, pins[-1] if pins else ()):
+            newest = max(_finals(index, canonicalize_name(pin.name)), default=None)
+            if newest and newest not in pin.specifier:
+                reach = _reach(config, extra, f"{pin.name}=={newest}", network, run)
+                yield Finding(FILE, pin.name, str(pin.specifier)[2:], NEWER, f"-> {newest}{reach}")
+
+
+def _reach(config: Config, extra: Extra, word: str, network: Network, run: Runner) -> str:
+    """Whether a release of an extra fits a torch that images.yaml lists, as uv resolves it."""
+    listed = {
+        t for cuda in config.cudas for t in (*cuda.torch, *dict(extra.torch).get(cuda.version, ()))
+    }
+    wanted = Requirements(
+        name=extra.name,
+        words=(word, f"torch<={max(listed, key=Version)}"),
+        python=choose(config).base.python,
+        date=dt.datetime.now(dt.UTC).date(),
+    )
+    try:
+        versions = resolve(wanted, network=network, run=run).versions()
+    except LockError as error:
+        needs = ", ".join(sorted(set(_PIN.findall(error.message)))) or error.message
+    else:
+        needs = versions.get("torch", "").partition("+")[0]
+        if not needs or needs in listed:
+            return f"; `pins` of the extra {extra.name} can name it"
+    return (
+        f", out of reach: it needs torch {needs}, which images.yaml does not list; `torch` of the "
+        f"extra {extra.name} can add it"
+    )
 
 
 def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
