@@ -38,11 +38,15 @@ _PROBLEMS = (
     Diagnosis(
         r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
         r"unadvertised|did not contain|pathspec",
-        *(LockError, "{repository} has no commit {commit}", "correct it in images.yaml"),
+        LockError,
+        "{repository} has no commit {commit}",
+        "correct it in images.yaml",
     ),
     Diagnosis(
         r"ENOSPC|No space left",
-        *(DiskError, "the disk filled up while cloning {repository}", "free some space"),
+        DiskError,
+        "the disk filled up while cloning {repository}",
+        "free some space",
     ),
     Diagnosis(
         r"transport '(?P<kind>\w+)' not allowed",

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 _PROBLEMS = (
     Diagnosis(
         r"error\s+sending\s+request|Could\s+not\s+connect|Failed\s+to\s+fetch|dns\s+error",
-        *(NetworkError, "the package index could not be reached"),
+        NetworkError,
+        "the package index could not be reached",
         "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
     ),
     Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),

@@ -33,27 +33,34 @@ _REFUSED = (
 _PROBLEMS = (
     Diagnosis(  # the helper's output, which follows, may be anything
         r"(?P<reason>[^\n]*error getting credentials.*?)(?:, out:|$)",
-        *(UsageError, "{host}: {reason}"),
+        UsageError,
+        "{host}: {reason}",
         "see credsStore and credHelpers in Docker's config.json",
     ),
     Diagnosis(
         _REFUSED,
-        *(UsageError, "{host} refuses: {message}"),
+        UsageError,
+        "{host} refuses: {message}",
         "`docker login {host}`, or ask for the right to write there",
     ),
     Diagnosis(
         r"(?i):\s(?:400|404|405|413)\b|x509|server gave HTTP response to HTTPS client"
         r"|does not exist|invalid reference|unsupported",
-        *(UsageError, "{host} refuses {reference}: {message}", "check its name"),
+        UsageError,
+        "{host} refuses {reference}: {message}",
+        "check its name",
     ),
     Diagnosis(
         "no such host",
-        *(NetworkError, "{host} could not be reached: {message}"),
+        NetworkError,
+        "{host} could not be reached: {message}",
         "check its name, and this machine's network",
     ),
     Diagnosis(
         "",
-        *(NetworkError, "{host} could not be reached: {message}", "run the same again later"),
+        NetworkError,
+        "{host} could not be reached: {message}",
+        "run the same again later",
     ),
 )
 # A name that begins with a host, by Docker's rules (https://github.com/distribution/reference).
