@@ -22,33 +22,6 @@ HEAVY = 5 * GB
 HEAVY_FILES = ("*/flash_attn/*", "*/flash-attention/*", "*/fbgemm/*", "*/mslk/*")
 _RESERVE = 1 * GB  # what is no compiler: ninja, the compile cache, the linker's beginning
 
-# What others measured with later releases of PyTorch, in core hours: a part for all architectures
-# and one for each. Fitted to 22 minutes on 122 cores and 3 hours on 8 (sm_120), 30 minutes on 64
-# (sm_90), and 2 hours on 64 (six architectures); single measurements lie between 0.6 and 1.5 times
-# this.
-_CORE_HOURS, _CORE_HOURS_PER_ARCH = 11.0, 19.5
-SPREAD = (0.6, 1.5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Units of one kind that were compiled, and the seconds of one processor that each took."""
-
-    units: int
-    seconds: float
-
-
-# All units of PyTorch 2.6.0 with CUDA 13.0 for 9.0, each on one of 64 processors that were all
-# busy, by the launcher's ledger. Of two busy processors, each took about 0.6 times as long.
-TORCH = (
-    Measured(units=48, seconds=265),  # flash attention
-    Measured(units=47, seconds=39),  # memory-efficient attention
-    Measured(units=246, seconds=66),  # other units of CUDA
-    Measured(units=1671, seconds=14.6),  # C and C++
-)
-# Triton 3.7.1 took about 76 minutes of one processor with gcc 12.
-TRITON = (Measured(units=289, seconds=76 * 60 / 289),)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
@@ -82,29 +55,8 @@ def choose(builder: Builder, arches: int, *, jobs: int = 0) -> Jobs:
     heavy = at_once // threads
     left = usable - heavy * threads * HEAVY
     most = max(1, min(builder.cores, int(left / ORDINARY) + heavy))
-    wanted = jobs or most
-    return Jobs(jobs=wanted, heavy=min(heavy, wanted), threads=threads)
-
-
-def hours(jobs: Jobs, builder: Builder, arches: int) -> tuple[float, float]:
-    """The time that compiling PyTorch may take, from and to.
-
-    For one architecture the smaller one was measured here with PyTorch 2.6.0. All others are fitted
-    to what others measured: later releases have more to compile.
-    """
-    at_once = min(jobs.jobs, builder.cores)
-    low, high = (part * (_CORE_HOURS + _CORE_HOURS_PER_ARCH * arches) for part in SPREAD)
-    return (core_hours(TORCH) if arches == 1 else low) / at_once, high / at_once
-
-
-def triton_hours(jobs: Jobs, builder: Builder) -> float:
-    """The time that compiling Triton takes, by what was measured."""
-    return core_hours(TRITON) / min(jobs.jobs, builder.cores)
-
-
-def core_hours(measured: Iterable[Measured]) -> float:
-    """Hours of one processor for all of these units."""
-    return sum(kind.units * kind.seconds for kind in measured) / 3600
+    chosen = jobs or most
+    return Jobs(jobs=chosen, heavy=min(heavy, chosen), threads=threads)
 
 
 def processors() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import counting
 import torch
@@ -26,9 +27,12 @@ STACKS = (
 
 def inference(
     table: str, name: str, precision: str, make: Callable[[], nn.Module], shape: tuple[int, ...],
-    *, flops: float, unit: str, mode: str = "", ceiling: str = "", baseline: str = "",
+    *, mode: str = "", **facts: Any,
 ) -> Case:  # fmt: skip
-    """Inference of a model, compiled in a mode or not. Inputs rotate; weights stay, as in use."""
+    """Inference of a model, compiled in a mode or not. Inputs rotate; weights stay, as in use.
+
+    `facts` are further fields of the case: flops, unit, ceiling, baseline.
+    """
 
     def call(sets: int) -> Ready:
         net = loaded(make, precision)
@@ -48,12 +52,9 @@ def inference(
         make=call,
         size=math.prod(shape) * width(precision),
         same="weights",
-        flops=flops,
         items=shape[0],
-        unit=unit,
-        ceiling=ceiling,
-        baseline=baseline,
         needs=(8, 0) if precision == "tf32" else (0, 0),
+        **facts,
     )
 
 

@@ -19,8 +19,8 @@ from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import served, small_project
 from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder, share
 from tests.servers import closed_port, web_server
-from torch_images.build.bake import BuildOptions
 from torch_images.build.build import build
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
@@ -125,7 +125,7 @@ def test_a_mirror_of_the_index_is_used(
     The wheels are stand-ins: what is tested is the way to the index, not the content.
     The image takes the way of builders outside the engine: an archive that is loaded afterwards.
     """
-    monkeypatch.setattr("torch_images.build.build.is_remote", lambda *_: True)
+    monkeypatch.setattr("torch_images.build.job.is_remote", lambda *_: True)
     folder = tmp_path / "small"
     pages = small_project(folder, small_locks, tmp_path / "wheels")
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
@@ -137,10 +137,8 @@ def test_a_mirror_of_the_index_is_used(
         copy = dataclasses.replace(workspace, root=folder, network=network, locks=folder / "locks")
         planned = plan_images(config, [choose(config)], copy.root, copy.locks)
         options = BuildOptions(progress="plain")
-        [image] = [
-            result.plan
-            for result in build(config, planned, copy, options, engine=engine, run=runner)
-        ]
+        job = Job(config=config, workspace=copy, engine=engine, run=runner, options=options)
+        [image] = [result.plan for result in build(job, planned)]
     try:
         command = ("python", "-c", "import torch_images_probe as p; print(p.ANSWER)")
         assert engine.run(image.candidate, *command, entrypoint=[""]).output.strip() == "42"
@@ -209,6 +207,7 @@ def test_a_killed_build_is_safe_to_repeat(
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     copy = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
     [image] = plan_images(config, [choose(config)], copy.root, copy.locks)
-    [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
+    job = Job(config=config, workspace=copy, engine=engine, run=runner)
+    [result] = build(job, [image])
     assert engine.inspect(image.candidate).id == result.digest
     engine.untag(image.candidate)

@@ -32,6 +32,7 @@ from tests.integration.drivers import DRIVER, FIND_LIBCUDA, compile_stubs, repos
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import Built, facts, invoke, running
 from tests.releases import T130
+from torch_images.build.job import Job
 from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
@@ -175,7 +176,8 @@ def test_the_image_says_what_it_has_and_passes(
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
     modules = ("test_compat.py", "test_metadata.py")
-    subject = Subject(info=info, claim=wanted, workspace=own, engine=engine, run=runner)
+    job = Job(config=with_compat.config, workspace=own, engine=engine, run=runner)
+    subject = Subject(job=job, info=info, claim=wanted)
     checks = outside(subject, modules).checks
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}

@@ -19,7 +19,7 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import DebLock
-from torch_images.locks.files import dumps, parse, read, write
+from torch_images.locks.files import dumps, parse, read
 from torch_images.verify.identify import identify
 
 LOCK = "locks/base-trixie.json"
@@ -70,7 +70,7 @@ def stale(
         else d
         for d in lock.debs
     ]
-    write(folder / LOCK, dumps(dataclasses.replace(lock, debs=tuple(debs))))
+    (folder / LOCK).write_text(dumps(dataclasses.replace(lock, debs=tuple(debs))))
     cache = tmp_path / "cache"
     cache.mkdir()
     share(workspace, cache, "debs", "layers")  # these tests are about what has vanished
@@ -129,7 +129,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     assert done.returncode == 3
     assert last_line(done.stderr) == (
         "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
-        "`invoke lock --select base-trixie`, or name a mirror that has them with --mirror"
+        "`invoke lock --select base-trixie`, or name a mirror in TORCH_IMAGES_MIRROR"
     )
     [asked] = snapshot[1]
     assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.support import ROOT, Built
+from torch_images.build.job import Job
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -20,7 +21,8 @@ def test_programs_work_in_the_default_image(
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
     wanted = claim_of(config, plan, info)
-    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
+    job = Job(config=config, workspace=workspace, engine=engine, run=runner)
+    subject = Subject(job=job, info=info, claim=wanted)
     names = sorted(path.stem for path in (ROOT / "tests/programs").glob("test_*.py"))
     checks = inside(subject, "programs", [f"{name}.py" for name in names]).checks
     assert [(c.name, c.message) for c in checks if c.outcome == "failed"] == []

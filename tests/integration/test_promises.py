@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import DEFAULT, SITE, Built, invoke
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -115,7 +116,8 @@ def broken(
     recipe = "\n".join([f"FROM {built.tags[0]}", *BREAKAGES])
     command = ["docker", "buildx", "build", "--provenance=false", "--tag", BROKEN, "-"]
     runner.run(command, stdin=recipe)
-    yield verify(BROKEN, config, planned, workspace, engine=engine, run=runner)
+    job = Job(config=config, workspace=workspace, engine=engine, run=runner)
+    yield verify(job, BROKEN, planned)
     report_path(workspace, engine.inspect(BROKEN).id).unlink()
     engine.untag(BROKEN)
 
@@ -167,7 +169,8 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     modules = ("test_arch", "test_versions", "test_features")
     wanted = claim_of(config, wrong, info)
     wanted["features"] = [*wanted["features"], "fbgemm-genai"]
-    subject = Subject(info=info, claim=wanted, workspace=workspace, engine=engine, run=runner)
+    job = Job(config=config, workspace=workspace, engine=engine, run=runner)
+    subject = Subject(job=job, info=info, claim=wanted)
     checks = inside(subject, "container", [f"{name}.py" for name in modules]).checks
     checks += outside(subject, ["test_metadata.py"]).checks
     failed = {check.name for check in checks if check.outcome == "failed"}

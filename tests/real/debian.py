@@ -51,7 +51,7 @@ def files(wanted: Sequence[LockedDeb], cache: Path) -> dict[str, Path]:
     config = load_config(ROOT / "images.yaml")
     [base] = (base for base in config.bases if base.name == "trixie")
     network = detect(os.environ)
-    resolver = Resolver(root=ROOT, network=network, run=Runner(), mirrors=mirrors(()))
+    resolver = Resolver(root=ROOT, network=network, run=Runner(), mirrors=mirrors())
     lock = DebLock(name="real", date=DATE, system=base.system, request=(), debs=tuple(wanted))
     got = fetch(
         lock,

@@ -122,7 +122,7 @@ def test_a_silent_snapshot_archive_is_told(serve: Serve, tmp_path: Path) -> None
 
 
 def test_silence_is_not_absence(tmp_path: Path) -> None:
-    with pytest.raises(NetworkError, match=r"no mirror could be reached.*--mirror"):
+    with pytest.raises(NetworkError, match=r"no mirror could be reached.*TORCH_IMAGES_MIRROR"):
         get(tmp_path, f"http://127.0.0.1:{closed_port()}/debian")
     with pytest.raises(NetworkError, match="none is named"):
         get(tmp_path)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,15 +14,9 @@ from tests.decisions import NOTES
 from tests.releases import T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels
-from torch_images.build.bake import (
-    BuildOptions,
-    Parts,
-    bake_command,
-    bake_file,
-    environment,
-    host_network,
-)
+from torch_images.build.bake import Parts, bake_command, bake_file, environment, host_network
 from torch_images.build.build import revision
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import (
     ImagePlan,
     LockedImage,
@@ -51,6 +45,7 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +56,17 @@ CONFIG = with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 def planned(config: Config, root: Path) -> tuple[ImagePlan, ...]:
     specs = [choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")]
     return plan_images(config, specs, root, root / "locks")
+
+
+def job_of(network: Network, options: BuildOptions | None = None) -> Job:
+    space = Workspace(root=ROOT, cache=Path("/c"), network=network, locks=ROOT / "locks")
+    return Job(
+        config=CONFIG,
+        workspace=space,
+        engine=cast("Any", None),
+        run=Runner(),
+        options=options or BuildOptions(),
+    )
 
 
 def bake(
@@ -80,13 +86,11 @@ def bake(
         for p in planned
     }
     return bake_file(
-        CONFIG,
+        job_of(network, options),
         planned,
         parts,
         folder=folder,
-        network=network,
         tools={"tools-build": "/t", "tools-sbom": "/s"},
-        options=options or BuildOptions(),
         namespace=namespace,
     )
 
@@ -341,13 +345,11 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
         return bake_file(
-            config,
+            job_of(Network(), options),
             [planned],
             {planned.target: part},
             folder=Path("/made"),
-            network=Network(),
             tools={"tools-build": "/u", "tools-sbom": "/s"},
-            options=options,
         )
 
     document = document_with(BuildOptions())

@@ -44,13 +44,11 @@ pick
 pick H100
 matrix --registry ghcr.io/me
 runpod --dry-run
-lock --verbose
 lock --check --renew
 lock --all
 lock --renew
 lock --renew --all --select x
 lock --check --upgrade torch
-lock --check --json --verbose
 lock --upgrade torch --select x
 lock --upgrade torhc
 test --all --fast
@@ -58,14 +56,12 @@ build --stale --json
 build --source fork --jobs=-1
 build --torch-source .
 build --progress fancy
-build --dry-run --mirror http://[::1
 wheels --source wheel
 wheels --slice 90
 wheels --share 3/2
 wheels --slice 1h --no-cache
 push x --retries ٣
 bench x --gpus ²
-bench-report /dev/zero/x
 render x --standalone
 matrix --select nothing
 --config /none matrix

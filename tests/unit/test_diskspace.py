@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -13,7 +14,7 @@ import pytest
 
 from tests.unit.fakes import FakeEngine, stored
 from torch_images.build import built, diskspace, labels
-from torch_images.build.diskspace import check_disk, check_room, disk_needed
+from torch_images.build.diskspace import check_room, disk_needed
 from torch_images.build.plan import LockedImage, lock_image
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -130,18 +131,17 @@ def test_the_last_byte_counts(
 ) -> None:
     has = disk_needed(config, [plain]) - short
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, has))
-    if enough:
-        check_disk(tmp_path, config, [plain])
-    else:
-        with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free"):
-            check_disk(tmp_path, config, [plain])
+    expected = pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free")
+    with contextlib.nullcontext() if enough else expected:
+        check_room(config, [plain], tmp_path, Asked(tmp_path))
 
 
 class Asked(FakeEngine):
-    """An engine with an image of each lock, which counts the questions for them."""
+    """An engine with built images, which counts the questions for them."""
 
-    def __init__(self, root: Path | None, locks: set[str]) -> None:
-        super().__init__(*(stored(str(n), **{labels.LOCK: lock}) for n, lock in enumerate(locks)))
+    def __init__(self, root: Path | None, *images: LockedImage) -> None:
+        facts = [{labels.ID: i.spec.id, labels.LOCK: f"sha256:{i.lock.digest}"} for i in images]
+        super().__init__(*(stored(str(number), **one) for number, one in enumerate(facts)))
         self._root, self.asked = root, 0
 
     def local_root(self) -> Path | None:
@@ -156,19 +156,23 @@ def test_an_engine_is_asked_only_where_the_disk_is_small(
     config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = disk_needed(config, [plain])
-    nothing = Asked(tmp_path, set())
+    nothing = Asked(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole))
     check_room(config, [plain], tmp_path, nothing)
     assert not nothing.asked
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole - 1))
     with pytest.raises(DiskError):
         check_room(config, [plain], tmp_path, nothing)
-    check_room(config, [plain], tmp_path, Asked(None, set()))
-    engine = Asked(tmp_path, {f"sha256:{plain.lock.digest}"})
+    check_room(config, [plain], tmp_path, Asked(None))
+    engine = Asked(tmp_path, plain)
     with pytest.raises(DiskError):  # a derived image has the label, too, and may lack layers
         check_room(config, [plain], tmp_path, engine)
     built.note(tmp_path, engine, engine.images[0].id)
     check_room(config, [plain], tmp_path, engine)
+    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, 1))
+    other = dataclasses.replace(plain, spec=choose(config, arch="9.0"))
+    with pytest.raises(DiskError):  # its layers have other machine code
+        check_room(config, [other], tmp_path, engine)
     for number, plan in enumerate(
         plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
     ):

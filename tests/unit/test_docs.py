@@ -34,7 +34,7 @@ def test_the_tables_are_the_same_on_an_arm_processor(
     config: Config, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tables(config, root, root / "locks")
-    monkeypatch.setattr("torch_images.config.choose.native", lambda: ARM64)
+    monkeypatch.setattr("torch_images.config.combine.native", lambda: ARM64)
     assert tables(config, root, root / "locks") == here
     served = {spec.id: " ".join(a.name for a in spec.architectures) for spec in matrix(config)}
     row = next(line for line in here["images"].splitlines() if f" {T130} " in line)

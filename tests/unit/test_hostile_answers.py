@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,31 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
-from torch_images.build.build import _digests
-from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
+from torch_images.errors import NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.jsondoc import MalformedError, parse
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
-from torch_images.oci import layout as oci
 
 HEX = "0" * 64
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-def test_a_member_is_named_by_its_path() -> None:
-    document = {"a": [{"b": True}]}
-    assert member(document, "a", 0, "b", kind=bool)
-    with pytest.raises(MalformedError, match=r"^'a\[0\]\.b' is not a number$"):
-        member(document, "a", 0, "b", kind=int)
-    with pytest.raises(MalformedError, match=r"^'a\[1\]' is missing$"):
-        member(document, "a", 1, kind=dict)
-    with pytest.raises(MalformedError, match=r"^'it' is not a list$"):
-        member(document, kind=list)
-    assert optional({"a": None}, "a", kind=str) == ""
 
 
 @pytest.mark.parametrize("depth", [101, 100_000])
@@ -47,64 +31,6 @@ def test_deep_json_is_malformed(depth: int) -> None:
         with pytest.raises(MalformedError, match="nested too deeply"):
             parse(f"{start * depth}1{end * depth}")
     assert parse("[" * 99 + "1" + "]" * 99)
-
-
-# --- buildx ---------------------------------------------------------------------------------------
-
-
-@given(json_texts({"a": {"containerimage.digest": f"sha256:{HEX}"}}))
-def test_whatever_buildx_writes_of_a_build(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "metadata.json"
-    path.write_text(text)
-    found = ends_well(lambda: _digests(path, ["a"]))
-    assert found is None or isinstance(found["a"], str)
-    path.unlink()
-    with pytest.raises(EngineError, match="buildx wrote no usable metadata of the build"):
-        _digests(path, ["a"])
-
-
-# --- layouts --------------------------------------------------------------------------------------
-
-
-def layout(folder: Path) -> Path:
-    """A layout of one small layer."""
-    source = folder / "tree.tar"
-    with tarfile.open(source, "w") as tar:
-        tar.addfile(tarfile.TarInfo("x"))
-    made = folder / "layout"
-    oci.write_layout(made, source, history="x")
-    return made
-
-
-def read_all(folder: Path) -> bool:
-    oci.layout_digest(folder)
-    oci.layout_layers(folder)
-    return bool(oci.image(folder, []))
-
-
-@pytest.mark.parametrize("damage", ["missing", "folder", "cut", "[]"])
-@pytest.mark.parametrize("which", ["index.json", "manifest", "config"])
-def test_a_damaged_layout_is_named(tmp_path: Path, which: str, damage: str) -> None:
-    folder = layout(tmp_path)
-    assert read_all(folder)
-    path = folder / "index.json"
-    manifest = folder / "blobs" / "sha256" / oci.layout_digest(folder).removeprefix("sha256:")
-    if which == "manifest":
-        path = manifest
-    elif which == "config":
-        path = manifest.with_name(json.loads(manifest.read_bytes())["config"]["digest"][7:])
-    text = path.read_text()
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    elif damage != "missing":
-        path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
-    with pytest.raises(
-        BuildError, match=r"/layout is not an OCI layout: .*; remove it; it will be"
-    ):
-        read_all(folder)
 
 
 # --- services -------------------------------------------------------------------------------------

@@ -164,9 +164,3 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, make: Callable[[Path], 
         read(WheelLock, path)
     with pytest.raises(LockError, match=r"none\.json does not exist; run `invoke lock --select n"):
         read(WheelLock, tmp_path / "none.json")
-
-
-def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "tools-build.json").mkdir()
-    with pytest.raises(LockError, match=r"locks/tools-build\.json is a folder; move it away"):
-        update(tmp_path / "tools-build.json", read(WheelLock, LOCKS / "tools-build.json"))

@@ -224,10 +224,10 @@ def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> Non
     (tmp_path / "cmake").mkdir()
     (tmp_path / "cmake/llvm-hash.txt").write_text("0" * 40)
     (tmp_path / "cmake/json-version.txt").write_text("v3.11.3\n")
-    assert len(list(toolchain._wanted(tmp_path))) == 2
+    assert len(list(toolchain._downloads(tmp_path))) == 2
     (tmp_path / "cmake" / name).write_text(text)
     with pytest.raises(LockError, match=rf"cmake/{name} of "):
-        list(toolchain._wanted(tmp_path))
+        list(toolchain._downloads(tmp_path))
 
 
 def test_each_digit_counts_of_the_hash_that_triton_names(

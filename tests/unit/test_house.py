@@ -145,7 +145,7 @@ def test_inv_installs_what_the_task_needs(root: Path, tmp_path: Path) -> None:
     assert inv("pick", "--list") == inv("matrix") == inv("--complete", "test", "--f") == 0
     assert inv("test", "--fast", fails="yes")
     assert inv("matrix") == 0
-    assert inv("--yes", "test", "--fast") == inv("bench-report", "x") == inv("pick") == 0
+    assert inv("--yes", "test", "--fast") == inv("bench-compare", "x", "y") == inv("pick") == 0
     assert (tmp_path / "installed").read_text().split() == [
         "locks/host.txt",
         "locks/host-dev.txt",

@@ -10,15 +10,10 @@ from torch_images.jobs import (
     GB,
     HEAVY,
     ORDINARY,
-    TORCH,
-    TRITON,
     Builder,
     Jobs,
     choose,
-    core_hours,
-    hours,
     measure,
-    triton_hours,
 )
 
 MEMINFO = "MemTotal: 25165824 kB\nMemFree: 1 kB\nMemAvailable: 16777216 kB\n"
@@ -73,34 +68,6 @@ def test_fewer_after_running_out() -> None:
     jobs = Jobs(jobs=14, heavy=3, threads=6)
     assert jobs.fewer() == Jobs(jobs=7, heavy=1, threads=1)
     assert jobs.fewer().fewer().fewer().fewer().jobs == 1
-
-
-@pytest.mark.parametrize(
-    ("cores", "arches", "measured"),
-    [(122, 1, 22 / 60), (8, 1, 3.0), (64, 1, 0.5), (64, 6, 2.0)],
-)
-def test_the_measurements_are_within_what_is_said(cores: int, arches: int, measured: float) -> None:
-    builder = Builder(cores=cores, memory=512 * GB)
-    soonest, latest = hours(Jobs(jobs=cores, heavy=1, threads=1), builder, arches)
-    assert soonest <= measured <= latest
-
-
-def test_what_was_measured_is_what_is_said() -> None:
-    """PyTorch 2.6.0 for 9.0, in seconds of one processor: docs/compile.md has the same figures."""
-    assert sum(kind.units for kind in TORCH) == 2012
-    seconds = 48 * 265 + 47 * 39 + 246 * 66 + 1671 * 14.6
-    assert core_hours(TORCH) == pytest.approx(seconds / 3600)
-    one = Builder(cores=1, memory=GB)
-    jobs = Jobs(jobs=1, heavy=1, threads=1)
-    assert hours(jobs, one, 1)[0] == core_hours(TORCH)
-    assert triton_hours(jobs, one) == core_hours(TRITON) == pytest.approx(76 / 60)
-
-
-def test_more_jobs_than_processors_take_no_less_time() -> None:
-    builder = Builder(cores=16, memory=64 * GB)
-    many, fitting = (Jobs(jobs=number, heavy=1, threads=1) for number in (24, 16))
-    assert hours(many, builder, 1) == hours(fitting, builder, 1)
-    assert triton_hours(many, builder) == triton_hours(fitting, builder)
 
 
 def test_without_control_groups(tmp_path: Path) -> None:

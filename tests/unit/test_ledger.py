@@ -18,10 +18,9 @@ from tests.unit.fakes import invoke
 from torch_images.build import build
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
 from torch_images.cli import program, verb
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
-from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
@@ -57,7 +56,7 @@ ON_T4 = {"gpus": "1 x NVIDIA T4", "driver": "570.1"}
 
 
 def spec(config: Config, name: str = RUNTIME) -> ImageSpec:
-    return find_image(config, name)
+    return choose_id(config, name)
 
 
 def planned(config: Config, root: Path, name: str = RUNTIME) -> ImagePlan:

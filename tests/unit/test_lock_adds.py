@@ -163,7 +163,7 @@ def test_a_lock_that_is_named_is_resolved_anew(project: Project) -> None:
     """The images that this changes are named before it is written."""
     done = project.lock("--select", PLAIN)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{RUNTIME}: changes", f"{PLAIN}: 3 wheels, 0 MB, changed"]
+    assert done.stdout.splitlines() == [f"{RUNTIME}: changes", f"{PLAIN}: changed"]
     assert '"triton", "version": "3.9.1"' in project.locks()[f"{PLAIN}.json"]
     assert '"triton", "version": "3.9.0"' in project.locks()[f"{PLAIN}-arm64.json"]
 

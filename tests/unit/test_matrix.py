@@ -17,11 +17,11 @@ from tests.unit.fakes import axes
 from torch_images.arch import Capability
 from torch_images.build.plan import plan_images
 from torch_images.config.axes import Exclude, Row
-from torch_images.config.choose import choose, same_files
+from torch_images.config.choose import choose, choose_glob, choose_id, choose_images
+from torch_images.config.combine import same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
 from torch_images.config.matrix import kin, matrix, sisters
-from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
 from torch_images.locks.facts import with_facts
@@ -74,12 +74,12 @@ def test_a_compat_library_needs_a_repository_for_the_platform(config: Config) ->
 
 @given(specs())
 def test_an_identifier_leads_back_to_its_image(spec: ImageSpec) -> None:
-    assert find_image(CONFIG, spec.id) == spec
+    assert choose_id(CONFIG, spec.id) == spec
 
 
 @given(specs())
 def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
-    assert chosen(CONFIG, "", axes(spec.arguments)) == (spec,)
+    assert choose_images(CONFIG, "", axes(spec.arguments)) == (spec,)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
 )
 def test_what_is_no_identifier(identifier: str, reason: str) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
-        find_image(CONFIG, identifier)
+        choose_id(CONFIG, identifier)
 
 
 @given(st.text("cu130-sm9_torchundweh.lbkixa", max_size=60))
 def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
-        assert find_image(CONFIG, text).id == text
+        assert choose_id(CONFIG, text).id == text
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str
 
 
 def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
-    found = select(config, "cu1??-sm120-*")
+    found = choose_glob(config, "cu1??-sm120-*")
     assert [s.cuda.version for s in found] == ["12.8", "13.0", "13.2"]
     both = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime"
-    assert ",".join(s.id for s in select(config, both)) == both
+    assert ",".join(s.id for s in choose_glob(config, both)) == both
     with pytest.raises(UsageError, match="no image matches 'cu99"):
-        select(config, "cu99*")
+        choose_glob(config, "cu99*")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
 def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
     spec = choose(config, **axes, platform="linux/amd64")
     assert spec.torch == torch
-    assert find_image(config, spec.id) == spec
+    assert choose_id(config, spec.id) == spec
 
 
 @pytest.mark.parametrize(
@@ -248,11 +248,11 @@ def test_a_compiled_image_is_no_kin_of_published_ones(config: Config) -> None:
 
 def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
     named = {"cuda": "13.0", "arch": "9.0", "base": ""}
-    assert chosen(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
+    assert choose_images(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
     pattern = "cu1??-sm90-*"
-    assert chosen(config, pattern, {"arch": ""}) == select(config, pattern)
+    assert choose_images(config, pattern, {"arch": ""}) == choose_glob(config, pattern)
     with pytest.raises(UsageError) as refused:
-        chosen(config, pattern, named)
+        choose_images(config, pattern, named)
     assert str(refused.value) == (
         "--select and single axes exclude each other; give one or the other"
     )

@@ -17,13 +17,13 @@ import pytest
 from tests.releases import T130
 from tests.unit.fakes import FakeRunner, invoke
 from torch_images.build import bake, build
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host import outputs
-from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.verify import identify
@@ -181,16 +181,9 @@ def test_wheels_are_refused_before_hours_of_compiling(
     (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
     workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
     run = FakeRunner()
+    job = Job(config=config, workspace=workspace, engine=cast("Any", None), run=run)
     with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which this program did not write"):
-        build.export(
-            config,
-            cast("ImagePlan", None),
-            workspace,
-            bake.BuildOptions(),
-            tmp_path,
-            engine=cast("Engine", None),
-            run=run,
-        )
+        build.export(job, cast("ImagePlan", None), tmp_path)
     assert run.commands == []
 
 
@@ -230,39 +223,16 @@ def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool)
     """An edited README.md was replaced, and a folder of the user's was filled."""
     folder = result.parent / "report"
     if not first:
-        bench_tasks._write(result, folder)
+        bench_tasks._write(result.read_bytes(), folder)
+        assert {"README.md", "result.json", "gemm.svg"} < set(listing(folder))
     folder.mkdir(exist_ok=True)
     (folder / name).write_text("# mine\n")
     before = listing(result.parent)
     with pytest.raises(
         UsageError, match=f"has {name}, which this program did not write; name a new"
     ):
-        bench_tasks._write(result, folder)
+        bench_tasks._write(result.read_bytes(), folder)
     assert listing(result.parent) == before
-
-
-def test_a_report_stands_beside_its_result(
-    root: Path, result: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not among what else the folder of the result holds, which may be a home."""
-    before = listing(result.parent)
-    for _ in range(2):
-        done = invoke(root, "bench-report", str(result))
-        assert (done.returncode, done.stderr) == (0, "")
-    made = listing(result.parent)
-    assert {name for name in made if name not in before} == {
-        "result",
-        *(f"result/{name}" for name in (outputs.MARK, "README.md", "compile.svg", "gemm.svg")),
-        *(f"result/{name}" for name in ("sdpa.svg", "shares.svg")),
-    }
-    assert {name: made[name] for name in before} == before
-    refused = invoke(root, "bench-report", str(result), "--output", str(result.parent))
-    assert refused.returncode == UsageError.exit_code
-    assert (
-        "which this program did not write; name a new or an empty folder with --output"
-        in refused.stderr
-    )
-    assert listing(result.parent) == made
 
 
 def test_a_benchmark_is_refused_before_it_measures(
@@ -288,7 +258,3 @@ def test_a_benchmark_that_broke_off_keeps_what_it_found(
     assert (folder / "result.json.part").read_bytes() == b"{}"
     assert f"results so far are in {folder}/result.json.part\n" in capsys.readouterr().err
     outputs.claim(folder)  # so the next benchmark goes there, too
-    (folder / "result.json.part").write_text("the user's")
-    bench_tasks._keep_part(cast("Any", Broken()), folder)
-    assert (folder / "result.json.part").read_text() == "the user's"
-    assert (folder / "result.json.part2").read_bytes() == b"{}"

@@ -13,11 +13,10 @@ import pytest
 from tests.releases import T130, fewer
 from tests.unit.fakes import axes
 from torch_images.build.render import image_facts
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
-from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.inside import decision
@@ -25,7 +24,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick.drivers import find_driver, unsupported
 from torch_images.pick.gpus import CAVEATS, find_gpu, host_platform
-from torch_images.pick.pick import answer, build_commands, commands, pick
+from torch_images.pick.pick import answer, commands, pick
 from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.ledger import State
 
@@ -124,7 +123,7 @@ def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, roo
     found = ask(config, root, "H100", "550.54.14", torch=T130)
     assert (found["compat"], found["image"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
     assert found["others"] == []  # without the library it does not work
-    told = commands(config, find_image(config, found["id"]), found["image"], published=False)
+    told = commands(config, choose_id(config, found["id"]), found["image"], published=False)
     assert told["command"] == (
         "./inv build --cuda 13.0 --compat --platform linux/amd64 && "
         "docker run --rm --gpus all torch-cu130:compat"
@@ -171,7 +170,7 @@ def test_an_image_of_the_project_comes_first(
 ) -> None:
     found = ask(config, root, "H100", driver, **axes)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
-    spec = find_image(config, found["id"])
+    spec = choose_id(config, found["id"])
     ours = spec.id in {listed.id for listed in matrix(config)}
     assert ours == (image != "torch-cu130:sm90-devel")
 
@@ -198,7 +197,7 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(
     assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
     assert found["others"] == []  # no torch of CUDA 12.8 is for it
     assert found["why"][-1] == CAVEATS[ARM64]
-    told = build_commands(config, find_image(config, found["id"]))
+    told = commands(config, choose_id(config, found["id"]), "x", published=False)
     assert told["build"].endswith(" --platform linux/arm64")
     assert told["local"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
 
@@ -404,7 +403,7 @@ def test_a_capability_is_never_a_geforce_by_luck(
 def test_the_first_command_works_now(config: Config, root: Path) -> None:
     """It builds, until a registry was seen to have the image."""
     found = ask(config, root, "H100", "580.95.05")
-    spec = find_image(config, found["id"])
+    spec = choose_id(config, found["id"])
     build = "./inv build --cuda 13.0 --arch 9.0 --platform linux/amd64"
     told = commands(config, spec, found["image"], published=False)
     assert told["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
@@ -420,7 +419,10 @@ def test_the_first_command_works_now(config: Config, root: Path) -> None:
 def test_a_build_command_names_what_is_not_the_default(config: Config, index: int) -> None:
     """Of every sixth image of the catalogue from its end: what the words choose is that image."""
     spec = matrix(config)[-1 - index * 6 % len(matrix(config))]
-    assert choose(config, **axes(build_commands(config, spec)["build"].split()[2:])) == spec
+    assert (
+        choose(config, **axes(commands(config, spec, "x", published=False)["build"].split()[2:]))
+        == spec
+    )
 
 
 @pytest.mark.parametrize("driver", ["418.1", "515.65", "575.51", "620.10"])

@@ -68,8 +68,7 @@ def test_no_option_of_a_cache_is_shown(option: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("lock", "--mirror", "deb [trusted=yes] http://me:hunter2@m/debian bookworm main"),
-        ("lock", "--mirror=http://me:hunter2@m/debian"),
+        ("reproduce", "--repository", "http://me:hunter2@m/project"),
         ("build", "--torch-source", "https://hunter2@git.example/x"),
         ("build", "--torch-source", "https://hunter2:x-oauth-basic@git.example/x"),
     ],

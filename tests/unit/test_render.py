@@ -16,13 +16,12 @@ from torch_images.build.render import (
     CONSTRAINTS,
     Context,
     ContextFile,
-    comment,
     completed,
     environment,
-    quoted,
     render,
     write_context,
 )
+from torch_images.build.templates import comment, quoted
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix

@@ -86,7 +86,6 @@ REPORTS = {
     "built-unverified": report.built({k: v for k, v in BUILT.items() if k != "checks"}),
     "tags": "\n".join([report.moves(MOVED, done=False), report.moves(MOVED, done=True)]),
     "findings": report.findings(FOUND),
-    "findings-verbose": report.findings(FOUND, every=True),
     "verified": report.verified(PROOF),
     "gpus": report.gpus([GPU]),
     "removed": "\n".join(report.collected(ITEM, done=done) for done in (False, True)),

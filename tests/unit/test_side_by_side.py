@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,8 @@ import pytest
 from tests.unit.fakes import FakeRunner
 from torch_images.build import build as building
 from torch_images.build import built
-from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.bake import Parts
+from torch_images.build.job import BuildOptions, Job, Shown
 from torch_images.build.plan import LockedImage, lock_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -75,13 +76,13 @@ def test_each_build_reads_its_own_files(
 ) -> None:
     """A bake file with a fixed name was the other build's, or gone, when bake read it."""
 
-    def ready(_: Config, images: Sequence[LockedImage], *__: object, **___: object) -> Any:
+    def ready(_: Job, images: Sequence[LockedImage]) -> Any:
         base = ReadyBase(lock=images[0].lock.base, layout=Path("/b"), digest="sha256:2")
         return tuple(images), {i.target: Parts(base=base, compat=None) for i in images}
 
     monkeypatch.setattr(building, "prepare_inputs", ready)
     monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))
-    monkeypatch.setattr(building, "is_remote", lambda *_: False)
+    monkeypatch.setattr("torch_images.build.job.is_remote", lambda *_: False)
     monkeypatch.setattr(built, "note", lambda *_: None)
     engine = SimpleNamespace(
         platform=lambda: images[0].spec.platform,
@@ -91,8 +92,14 @@ def test_each_build_reads_its_own_files(
     runs = [Baking(both) for _ in images]
 
     def build(image: LockedImage, run: Baking) -> None:
-        options = BuildOptions(skip_disk_check=True)
-        building.build(config, [image], workspace, options, engine=cast("Engine", engine), run=run)
+        job = Job(
+            config=config,
+            workspace=workspace,
+            engine=cast("Engine", engine),
+            run=run,
+            options=BuildOptions(skip_disk_check=True),
+        )
+        building.build(job, [image])
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(build, images, runs))
@@ -100,6 +107,16 @@ def test_each_build_reads_its_own_files(
         [f"{i.target}: # torch-images {i.spec.id}"] for i in images
     ]
     assert list(workspace.output.iterdir()) == []
+
+
+def job_of(config: Config, workspace: Workspace, say: Callable[[str], None] = print) -> Job:
+    return Job(
+        config=config,
+        workspace=workspace,
+        engine=cast("Engine", None),
+        run=FakeRunner(),
+        shown=Shown(say=say),
+    )
 
 
 def test_a_second_build_of_an_image_waits_for_the_first(
@@ -125,15 +142,7 @@ def test_a_second_build_of_an_image_waits_for_the_first(
     monkeypatch.setattr(pipeline, "build", build)
 
     def make(*named: LockedImage) -> None:
-        pipeline.make(
-            config,
-            named,
-            workspace,
-            BuildOptions(),
-            engine=cast("Engine", None),
-            run=FakeRunner(),
-            shown=pipeline.Shown(say=say),
-        )
+        pipeline.make(job_of(config, workspace, say), named)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(make, *images)
@@ -159,12 +168,5 @@ def test_two_builds_wait_for_images_in_one_order(
     monkeypatch.setattr(pipeline, "alone", alone)
     monkeypatch.setattr(pipeline, "build", lambda *_, **__: ())
     named = [SimpleNamespace(spec=SimpleNamespace(id=f"x{number}")) for number in range(9)]
-    pipeline.make(
-        config,
-        cast("Sequence[LockedImage]", named[::-1]),
-        workspace,
-        BuildOptions(),
-        engine=cast("Engine", None),
-        run=FakeRunner(),
-    )
+    pipeline.make(job_of(config, workspace), cast("Sequence[LockedImage]", named[::-1]))
     assert waits == [f".x{number}.lock" for number in range(9)]

@@ -15,9 +15,9 @@ import pytest
 
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
-from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
 from torch_images.build.diskspace import disk_needed
+from torch_images.build.job import Job, Shown
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
 from torch_images.errors import (
@@ -35,7 +35,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.pipeline import stale
-from torch_images.pipeline.make import Made, Shown
+from torch_images.pipeline.make import Made
 from torch_images.pipeline.stale import Outcome, StaleRun, to_build
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
@@ -98,17 +98,15 @@ class Night:
         monkeypatch.setattr(stale, "check", self.check)
         monkeypatch.setattr(stale, "revision", lambda *_: "f" * 40)
 
-    def build(
-        self, config: Config, images: Sequence[LockedImage], *_: Any, **__: Any
-    ) -> tuple[BuildResult, ...]:
+    def build(self, job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
         [image] = images
         self.step("build", image.spec.id)
         self.engine.images += [stored("d"), stored("e", parent_name(PARENT))]
         self.engine.tag(BUILT, *image.candidate.split(":"))
-        plan = plan_image(config, image, self.root)
+        plan = plan_image(job.config, image, self.root)
         return (BuildResult(plan=plan, digest=BUILT, size=0, seconds=0),)
 
-    def check(self, _: Config, result: BuildResult, *__: Any, **___: Any) -> Made:
+    def check(self, _: Job, result: BuildResult) -> Made:
         self.step("check", result.plan.spec.id)
         self.engine.tag(BUILT, "x", "1")
         return Made(result=result, report=report(), tags=("x:1",))
@@ -120,17 +118,15 @@ class Night:
             raise problem
 
     def outcomes(self, *names: str) -> list[Outcome]:
-        stale_run = StaleRun(
+        job = Job(
             config=self.config,
             workspace=self.workspace,
-            options=BuildOptions(),
             engine=self.engine,
             run=self.run,
-            before=frozenset(self.engine.tags()),
-            machine=MACHINE,
-            today=TODAY,
             shown=Shown(say=self.told.append),
         )
+        before = frozenset(self.engine.tags())
+        stale_run = StaleRun(job=job, before=before, machine=MACHINE, today=TODAY)
         return list(stale_run.outcomes([spec(self.config, name) for name in names]))
 
     def lines(self) -> tuple[Line, ...]:
@@ -163,11 +159,11 @@ def test_an_image_is_built_while_the_one_before_is_checked(
         assert builds.wait(PATIENCE)
         return check(*arguments, **options)
 
-    def slow_build(config: Config, images: Sequence[LockedImage], *_: Any, **__: Any) -> Any:
+    def slow_build(job: Job, images: Sequence[LockedImage]) -> Any:
         if images[0].spec.id == RUNTIME:
             builds.set()
             assert recorded.wait(PATIENCE)
-        return build(config, images)
+        return build(job, images)
 
     def slow_add(root: Path, line: Line) -> None:
         add(root, line)

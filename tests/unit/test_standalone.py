@@ -14,7 +14,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import installer
 import packaging
@@ -28,7 +28,8 @@ from tests.unit.test_layers import FILES
 from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.build import standalone
-from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.bake import Parts
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
 from torch_images.build.render import Context
 from torch_images.build.standalone import render_standalone, write_standalone
@@ -172,7 +173,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write(config: Config, root: Path, folder: Path) -> ImagePlan:
     image = lock_image(config, choose(config, arch="12.0"), root / "locks")
     workspace = Workspace(root=root, cache=folder, network=Network(), locks=root / "locks")
-    return write_standalone(config, image, workspace, BuildOptions(), folder, run=FakeRunner())
+    no_engine = cast("Any", None)
+    job = Job(config=config, workspace=workspace, engine=no_engine, run=FakeRunner())
+    return write_standalone(job, image, folder)
 
 
 @pytest.mark.usefixtures("prepared")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from torch_images.build.job import Job
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.container import ExecResult
 from torch_images.host.engine import Engine
@@ -102,9 +103,8 @@ class Machine(Runner):
         info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
         wanted = {"platform": "linux/arm64", "site_packages": "/x"}
         space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
-        subject = Subject(
-            info=info, claim=wanted, workspace=space, engine=cast("Engine", self), run=self, **how
-        )
+        job = Job(config=cast("Any", None), workspace=space, engine=cast("Engine", self), run=self)
+        subject = Subject(job=job, info=info, claim=wanted, **how)
         return examine(subject, programs=programs)
 
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.releases import T130
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, choose_id
 from torch_images.config.lock_requests import (
     FactsRequest,
     facts_input,
     image_inputs,
     locked_images,
 )
-from torch_images.config.lock_selection import inputs, select, steps
-from torch_images.config.selection import find_image
+from torch_images.config.lock_selection import choose_locks, inputs, steps
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
 from torch_images.locks.facts import FactsLock, with_facts
@@ -28,7 +27,7 @@ POD = "cu128-torch2.10.0-bookworm-pod"  # for older drivers; it has extras that 
 
 
 def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, root: Path) -> None:
-    spec = find_image(config, UNLISTED)
+    spec = choose_id(config, UNLISTED)
     assert spec not in locked_images(config)
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
@@ -39,12 +38,12 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
 
 
 def test_its_identifier_selects_its_locks(config: Config) -> None:
-    spec = find_image(config, UNLISTED)
+    spec = choose_id(config, UNLISTED)
     wanted = {item.name for item in image_inputs(config, spec)}
     assert {item.name for item in inputs(config, UNLISTED)} == wanted
     both = {item.name for item in inputs(config, f"tools-verify,{UNLISTED}")}
     assert both == wanted | {"tools-verify"}
-    named, of_images = select(config, f"tools-verify,{UNLISTED}")
+    named, of_images = choose_locks(config, f"tools-verify,{UNLISTED}")
     assert ([*named], {*of_images}) == (["tools-verify"], wanted)
     with pytest.raises(UsageError, match="unknown variant 'devl'; did you mean 'devel'"):
         inputs(config, "cu130-torch2.12.1-trixie-devl")
@@ -53,7 +52,7 @@ def test_its_identifier_selects_its_locks(config: Config) -> None:
 def test_a_lock_of_its_own_is_selected_by_its_name(config: Config) -> None:
     """As messages about such a lock say."""
     listed = {item.name for item in inputs(config)}
-    for item in image_inputs(config, find_image(config, POD)):
+    for item in image_inputs(config, choose_id(config, POD)):
         [chosen] = inputs(config, item.name)
         assert chosen.name == item.name
         assert chosen == item or item.name in listed
@@ -67,7 +66,7 @@ def test_plain_locks_are_resolved_first(config: Config) -> None:
 
 
 def asked(config: Config, image: str) -> FactsRequest:
-    return facts_input(config, find_image(config, image))
+    return facts_input(config, choose_id(config, image))
 
 
 def test_an_unlisted_image_has_the_pins_of_its_torch(config: Config) -> None:
@@ -89,12 +88,12 @@ def test_the_facts_of_an_unlisted_release_are_known(
     facts = replace(lock.facts, python="3.11")
     name = asked(config, image).name
     locked(tmp_path, replace(lock, name=name, facts=facts))
-    assert find_image(config, image).release.facts is None
-    assert find_image(with_facts(config, tmp_path), image).release.facts == facts
+    assert choose_id(config, image).release.facts is None
+    assert choose_id(with_facts(config, tmp_path), image).release.facts == facts
 
 
 def test_an_image_with_all_its_locks_needs_no_row(config: Config, root: Path) -> None:
-    spec = find_image(config, "cu130-sm90-torch2.12.1-trixie-runtime")
+    spec = choose_id(config, "cu130-sm90-torch2.12.1-trixie-runtime")
     assert image_lock(config, spec, root / "locks").wheels.versions()["torch"] == "2.12.1"
 
 
@@ -109,7 +108,7 @@ def test_a_lock_of_the_wrong_cuda_version_builds_nothing(
             for c in config.cudas
         ),
     )
-    spec = find_image(listed, "cu130-torch2.15.0-trixie-runtime")
+    spec = choose_id(listed, "cu130-torch2.15.0-trixie-runtime")
     for path in (root / "locks").iterdir():
         name = path.name.replace("cu132-torch2.15.0", "cu130-torch2.15.0")
         (tmp_path / name).write_bytes(path.read_bytes())

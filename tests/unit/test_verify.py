@@ -4,15 +4,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build import labels
-from torch_images.build.bake import BuildOptions
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -21,7 +20,6 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
-from torch_images.pipeline import make
 from torch_images.platforms import AMD64, Platform
 from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
@@ -134,16 +132,14 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
 
     def run(*, reuse: bool = True, fresh: bool = False, **changes: Any) -> VerifyReport:
         write_report(replace(kept, **changes), workspace)
-        return verify(
-            "x",
-            config,
-            image,
-            workspace,
+        job = Job(
+            config=config,
+            workspace=workspace,
             engine=OneImage(info),
             run=FakeRunner(),
-            reuse=reuse,
-            fresh=fresh,
+            options=BuildOptions(no_cache=fresh),
         )
+        return verify(job, "x", image, reuse=reuse)
 
     return run
 
@@ -173,21 +169,6 @@ def test_another_report_is_not_used(
 ) -> None:
     with pytest.raises(CheckedError):
         verified(**changes)
-
-
-@pytest.mark.parametrize("no_cache", [True, False])
-def test_a_build_without_cache_takes_no_old_report(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, no_cache: bool
-) -> None:
-    def verify(*_: object, fresh: bool, **__: object) -> NoReturn:
-        raise CheckedError(str(fresh))
-
-    monkeypatch.setattr(make, "verify", verify)
-    result = cast("Any", SimpleNamespace(digest="d", plan=SimpleNamespace(spec=choose(config))))
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    engine, options = cast("Engine", None), BuildOptions(no_cache=no_cache)
-    with pytest.raises(CheckedError, match=str(no_cache)):
-        make.check(config, result, workspace, options, engine=engine, run=FakeRunner())
 
 
 def test_programs_run_until_they_pass(

@@ -13,42 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage
-from torch_images.config.types import Config
 from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
-from torch_images.oci.compression import Compression
 
 # Each bake has its own folder below the output folder, with this file.
 FOLDERS, FILE = ".bake-", "docker-bake.json"
 _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOptions:
-    """How to build, as the user asked.
-
-    `cache_from` and `cache_to` are caches in buildx's syntax, such as "type=registry,ref=...", with
-    "{id}" for the image. `compression` applies to the layers of wheels. `slice` limits the seconds
-    of compiling (0: no limit); trees with the same `call` share one slice and compile one after the
-    other. `share` is the part of the units to compile, such as "1/2".
-    """
-
-    builder: str = ""
-    no_cache: bool = False
-    progress: str = "auto"
-    mirrors: tuple[str, ...] = ()
-    skip_disk_check: bool = False
-    locked: bool = False
-    jobs: int = 0
-    slice: int = 0
-    call: str = ""
-    share: str = ""
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
-    compression: Compression = Compression.FAST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +78,12 @@ def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
 
 
 def bake_file(
-    config: Config,
+    job: Job,
     images: Sequence[ImagePlan],
     parts: Mapping[str, Parts],
     *,
     folder: Path,
-    network: Network,
     tools: Mapping[str, str],
-    options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
     """The bake definition, a target per image: `parts` by target, `tools` folders by lock.
@@ -121,6 +93,7 @@ def bake_file(
     the values from the environment, see `environment`. `namespace` separates the build's cache
     mounts from those of other builds.
     """
+    network, caches = job.workspace.network, _caches(job.options)
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
     if network.ca_bundle:
         secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
@@ -140,18 +113,14 @@ def bake_file(
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
-            "labels": labels.write(config, image)
-            | labels.write_found(
-                base_digest=part.base.digest,
-                compat_note=note,
-                small=image.small,
-            ),
+            "labels": labels.write(job.config, image)
+            | labels.write_found(base_digest=part.base.digest, compat_note=note, small=image.small),
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }
         target = _literally(target)
         target["args"] |= {name: f"${{{name}}}" for name, _ in network.proxies}
-        for key, names in _caches(options).items():
+        for key, names in caches.items():
             identifier = json.dumps(image.spec.id)
             target[key] = [f'${{replace({name}, "{{id}}", {identifier})}}' for name in names]
         targets[image.target] = target
@@ -159,7 +128,7 @@ def bake_file(
         "group": {"default": {"targets": [image.target for image in images]}},
         "target": targets,
     }
-    cached = (name for names in _caches(options).values() for name in names)
+    cached = (name for names in caches.values() for name in names)
     variables = [*(name for name, _ in network.proxies), *cached]
     if variables:
         bake["variable"] = {name: {"default": ""} for name in variables}

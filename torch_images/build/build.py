@@ -13,31 +13,27 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import jsondoc
 from torch_images.build import bake, built
-from torch_images.build.bake import BuildOptions, Parts
-from torch_images.build.diskspace import check_disk, check_room
+from torch_images.build.bake import Parts
+from torch_images.build.diskspace import check_room
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
-from torch_images.config.types import Config
-from torch_images.errors import EngineError, UnfinishedError, UsageError
+from torch_images.errors import UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
-from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
-from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
-from torch_images.oci.compression import Compression
 from torch_images.project import LEDGER
 
 
@@ -77,75 +73,92 @@ def with_torch(
     )
     trees = tuple(sorted((replacement, *(tree for tree in sources.trees if tree.name != "torch"))))
     lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
-    return locked(spec, lock)
+    return locked(spec, lock, small=image.small)
 
 
-def build(
-    config: Config,
-    images: Sequence[LockedImage],
-    workspace: Workspace,
-    options: BuildOptions,
-    *,
-    engine: Engine,
-    run: Runner,
-    progress: Progress = no_progress,
-) -> tuple[BuildResult, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _Bake:
+    """A bake whose contexts and definition are in `folder`.
+
+    `namespace` separates its cache mounts from those of other builds; "" if it shares them.
+    """
+
+    job: Job
+    plans: tuple[ImagePlan, ...]
+    folder: Path
+    command: Sequence[str]
+    namespace: str
+
+    def run(self, *arguments: str) -> None:
+        """Build, then remove the cache mounts in `namespace`. Raises the reason of a failure."""
+        job = self.job
+        env = bake.environment(job.workspace.network, job.options)
+        done = job.run.stream([*self.command, *arguments], env=env)
+        if self.namespace:
+            _drop_mounts(self.namespace, job)
+        if done.code:
+            raise explain(done.output)
+
+
+@contextmanager
+def _prepared(job: Job, images: Sequence[LockedImage]) -> Iterator[_Bake]:
+    """A bake of images, whose folder is removed at the end.
+
+    Raises as `prepare_inputs` does, DiskError, and EngineError for an unknown builder.
+    """
+    _ = job.remote  # asked before the work
+    if not job.options.skip_disk_check:
+        check_room(job.config, images, job.workspace.cache, job.engine)
+    # A build from nothing must not meet what earlier builds left in the compile cache. Nor may it
+    # cost that cache: with --no-cache, BuildKit makes a new mount and drops the one it has.
+    compiles = any(image.lock.sources for image in images)
+    fresh = job.options.no_cache and compiles
+    namespace = f"torch-images-{secrets.token_hex(8)}" if fresh else ""
+    ready, parts = prepare_inputs(job, images)
+    plans = tuple(plan_image(job.config, image, job.workspace.root) for image in ready)
+    job.workspace.output.mkdir(parents=True, exist_ok=True)
+    with scratch(job.workspace.output, bake.FOLDERS) as folder:
+        command = write_bake(job, plans, parts, folder=folder, namespace=namespace)
+        yield _Bake(job=job, plans=plans, folder=folder, command=command, namespace=namespace)
+
+
+def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     """Build images in parallel and load them into the engine under their candidate tags.
-
-    `progress` shows how many bytes of wheels are packed, and the total.
 
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
     """
-    load = is_remote(options.builder, run)
-    small = options.compression is Compression.SMALL
-    if not options.skip_disk_check:
-        check_room(config, images, workspace.cache, engine, small=small)
+    images = [replace(image, small=job.options.small) for image in images]
+    remote, engine = job.remote, job.engine
     started = time.monotonic()
-    # A build from nothing must not meet what earlier builds left in the compile cache. Nor may it
-    # cost that cache: with --no-cache, BuildKit makes a new mount and drops the one it has.
-    compiles = any(image.lock.sources for image in images)
-    namespace = _namespace() if options.no_cache and compiles else ""
-    builds = None if load else engine
-    ready, parts = prepare_inputs(
-        config, images, workspace, options, engine=engine, builds=builds, run=run, progress=progress
-    )
-    ready = tuple(replace(image, small=small) for image in ready)
-    plans = tuple(plan_image(config, image, workspace.root) for image in ready)
-    workspace.output.mkdir(parents=True, exist_ok=True)
-    with scratch(workspace.output, bake.FOLDERS) as folder:
-        command = write_bake(
-            config, plans, parts, workspace, options, folder=folder, run=run, namespace=namespace
-        )
-        metadata = folder / "metadata.json"
-        command += ["--metadata-file", str(metadata)]
-        for image in plans if load else ():
-            archive = folder / f"{image.target}.tar"
-            command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
-        _bake(command, workspace, options, namespace=namespace, run=run)
-        digests = _digests(metadata, [image.target for image in plans])
-        for image in plans if load else ():
-            run.run(["docker", "load", "--input", str(folder / f"{image.target}.tar")])
+    with _prepared(job, images) as baking:
+        plans, metadata = baking.plans, baking.folder / "metadata.json"
+        arguments = ["--metadata-file", str(metadata)]
+        archives = {p.target: baking.folder / f"{p.target}.tar" for p in plans if remote}
+        for plan in plans if remote else ():
+            output = bake.output(plan, archives[plan.target])
+            arguments += ["--set", f"{plan.target}.output={output}"]
+        baking.run(*arguments)
+        digests = _digests(metadata, [plan.target for plan in plans])
+        for archive in archives.values():
+            job.run.run(["docker", "load", "--input", str(archive)])
     native = engine.platform()
-    for image in plans:
-        if image.spec.platform != native:
-            engine.unpack(image.candidate)
+    for plan in plans:
+        if plan.spec.platform != native:
+            engine.unpack(plan.candidate)
     seconds = time.monotonic() - started
     results = []
-    for image in plans:
-        info, digest = engine.inspect(image.candidate), digests[image.target]
-        built.note(workspace.cache, engine, info.id)
-        results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
+    for plan in plans:
+        info, digest = engine.inspect(plan.candidate), digests[plan.target]
+        built.note(job.workspace.cache, engine, info.id)
+        results.append(BuildResult(plan=plan, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
 
 def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
-    """The digest of each image, from the metadata that buildx wrote. Raises EngineError."""
-    try:
-        document = jsondoc.parse(metadata.read_bytes())
-        return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
-    except (OSError, jsondoc.MalformedError) as error:
-        raise EngineError(f"buildx wrote no usable metadata of the build: {error}") from None
+    """The digest of each image, from the metadata that buildx wrote."""
+    document = json.loads(metadata.read_bytes())
+    return {target: document[target]["containerimage.digest"] for target in targets}
 
 
 def check_compiles(image: LockedImage) -> None:
@@ -156,65 +169,41 @@ def check_compiles(image: LockedImage) -> None:
         )
 
 
-def export(
-    config: Config,
-    image: LockedImage,
-    workspace: Workspace,
-    options: BuildOptions,
-    folder: Path,
-    *,
-    engine: Engine,
-    run: Runner,
-    progress: Progress = no_progress,
-) -> tuple[Path, ...]:
+def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
     """Compile the wheels of an image and put them into a folder.
 
     Raises as `build` does, UsageError if the folder holds anything but exported wheels, and
     UnfinishedError if the options limit the work.
     """
     requested, folder = folder, outputs.claim(folder)
-    builds = None if is_remote(options.builder, run) else engine
-    if not options.skip_disk_check:
-        check_disk(engine.local_root(), config, [image])
-    namespace = _namespace() if options.no_cache else ""
-    ready, parts = prepare_inputs(
-        config,
-        [image],
-        workspace,
-        options,
-        engine=engine,
-        builds=builds,
-        run=run,
-        progress=progress,
-    )
-    plans = tuple(plan_image(config, image, workspace.root) for image in ready)
-    workspace.output.mkdir(parents=True, exist_ok=True)
-    with outputs.saying(requested):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
-    with compiled, scratch(workspace.output, bake.FOLDERS) as own:
-        command = write_bake(
-            config, plans, parts, workspace, options, folder=own, run=run, namespace=namespace
-        )
-        exported = Path(compiled.name, "wheels")
-        target = image.target
-        # Triton compiles fast: the final build, without --share, compiles it.
-        stage = "compile-torch" if options.share else "compiled"
-        kept = "cacheonly" if options.share else f"local,{bake.destination(exported)}"
-        command += ["--set", f"{target}.target={stage}"]
-        command += ["--set", f"{target}.output=type={kept}"]
-        _bake(command, workspace, options, namespace=namespace, run=run)
-        if options.share:
-            raise UnfinishedError(
-                "all of torch is compiled already", "run the same command without --share"
-            )
-        wheels = sorted(exported.glob("*.whl"))
-        outputs.claim(requested)  # again: compiling took hours
+    with _prepared(job, [image]) as baking:
         with outputs.saying(requested):
-            folder.mkdir(exist_ok=True)
-            outputs.mark(folder, exported)
-            for wheel in wheels:
-                os.replace(wheel, folder / wheel.name)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
+        with compiled:
+            exported = Path(compiled.name, "wheels")
+            # Triton compiles fast: the final build, without --share, compiles it.
+            stage, kept = "compiled", f"local,{bake.destination(exported)}"
+            if job.options.share:
+                stage, kept = "compile-torch", "cacheonly"
+            settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={kept}")
+            baking.run(*(word for setting in settings for word in ("--set", setting)))
+            if job.options.share:
+                raise UnfinishedError(
+                    "all of torch is compiled already", "run the same command without --share"
+                )
+            return _export(exported, requested, folder)
+
+
+def _export(exported: Path, requested: Path, folder: Path) -> tuple[Path, ...]:
+    """Move wheels into the folder that the user requested, absolute as `folder`."""
+    wheels = sorted(exported.glob("*.whl"))
+    outputs.claim(requested)  # again: compiling took hours
+    with outputs.saying(requested):
+        folder.mkdir(exist_ok=True)
+        outputs.mark(folder, exported)
+        for wheel in wheels:
+            os.replace(wheel, folder / wheel.name)
     return tuple(folder / wheel.name for wheel in wheels)
 
 
@@ -233,18 +222,16 @@ def check_parts(options: BuildOptions, workspace: Workspace) -> None:
 
 
 def write_bake(
-    config: Config,
+    job: Job,
     images: Sequence[ImagePlan],
     parts: Mapping[str, Parts],
-    workspace: Workspace,
-    options: BuildOptions,
     *,
     folder: Path,
-    run: Runner,
     namespace: str = "",
 ) -> list[str]:
     """Write contexts and bake file into a folder. Returns the command that builds them."""
     locks = {lock.name for image in images for lock in (image.lock.build, image.lock.sbom)}
+    config, workspace, run = job.config, job.workspace, job.run
     tools = {name: str(install_tools(name, workspace, run)) for name in sorted(locks)}
     shared = bool(workspace.network.compile_cache)
     for image in images:
@@ -254,23 +241,14 @@ def write_bake(
         # The files of an image do not depend on how its layers are packed.
         files = completed(context, version(config, replace(image, small=False)))
         write_context(files, folder / image.spec.id)
-    document = bake.bake_file(
-        config,
-        images,
-        parts,
-        folder=folder,
-        network=workspace.network,
-        tools=tools,
-        options=options,
-        namespace=namespace,
-    )
+    document = bake.bake_file(job, images, parts, folder=folder, tools=tools, namespace=namespace)
     file = folder / bake.FILE
     file.write_text(json.dumps(document, indent=2) + "\n")
     if not workspace.network.on_loopback:
-        return bake.bake_command((file,), options)
+        return bake.bake_command((file,), job.options)
     host = folder / "docker-network.yaml"
     host.write_text(json.dumps(bake.host_network(images), indent=2) + "\n")
-    command = bake.bake_command((host, file), options)
+    command = bake.bake_command((host, file), job.options)
     if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
         # buildx 0.17 and newer require this for the host's network; older ones lack the option.
         command.append("--allow=network.host")
@@ -293,30 +271,9 @@ def revision(root: Path, run: Runner) -> str | None:
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
 
 
-def _namespace() -> str:
-    """A name for cache mounts that no other build has."""
-    return f"torch-images-{secrets.token_hex(8)}"
-
-
-def _bake(
-    command: Sequence[str],
-    workspace: Workspace,
-    options: BuildOptions,
-    *,
-    namespace: str,
-    run: Runner,
-) -> None:
-    """Run a bake, then remove its cache mounts in `namespace`. Raises the reason of a failure."""
-    done = run.stream(command, env=bake.environment(workspace.network, options))
-    if namespace:
-        _drop_mounts(namespace, options, run)
-    if done.code:
-        raise explain(done.output)
-
-
-def _drop_mounts(namespace: str, options: BuildOptions, run: Runner) -> None:
+def _drop_mounts(namespace: str, job: Job) -> None:
     """Remove the cache mounts of a build without cache, which no later build would use."""
-    builder = [f"--builder={options.builder}"] if options.builder else []
+    run, builder = job.run, [f"--builder={job.options.builder}"] if job.options.builder else []
     records = run.run(["docker", "buildx", "du", "--verbose", *builder], check=False).output
     for record in records.split("\n\n"):
         # buildx filters only by equality, and the namespace is one part of the description.

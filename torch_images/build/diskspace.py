@@ -40,20 +40,14 @@ _STEPS, _TOOLS = 350_000_000, 50_000_000
 _COMPILING, _PER_ARCH = 45_000_000_000, 5_000_000_000
 
 
-def disk_needed(
-    config: Config,
-    images: Sequence[LockedImage],
-    cached: Collection[str] = (),
-    *,
-    small: bool = False,
-) -> int:
+def disk_needed(config: Config, images: Sequence[LockedImage], cached: Collection[str] = ()) -> int:
     """Bytes of disk needed to build these images; shared inputs count once.
 
     `cached` are the keys of layers in the cache, which are assumed to be in the engine too, with
-    the base below. `small`: layers use --compression small; the estimate ignores its gain.
+    the base below. The estimate ignores the gain of --compression small.
     """
     locks = [image.lock for image in images]
-    stacks = [_plans(config, image, small=small) for image in images]
+    stacks = [_plans(config, image) for image in images]
     layers = {plan for stack in stacks for plan in stack if plan.key not in cached}
     bare = [lock for lock, s in zip(locks, stacks, strict=True) if not s or s[0].key not in cached]
     wheels = [more for lock in locks for more in (lock.extra_wheels, lock.tools, *lock.unpacked)]
@@ -69,55 +63,30 @@ def disk_needed(
     return int(size)
 
 
-def check_room(
-    config: Config,
-    images: Sequence[LockedImage],
-    cache: Path,
-    engine: Engine,
-    *,
-    small: bool = False,
-) -> None:
+def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engine: Engine) -> None:
     """Raise DiskError if the engine's disk is too small for the images' inputs that are not cached.
 
     An image that the engine already has, built from the same lock, needs nothing. This looks for
     cached parts only if the disk is too small for everything, because that search is slow.
-    `small` as in `disk_needed`.
     """
     root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed(config, images, small=small):
+    if root is None or shutil.disk_usage(root).free >= disk_needed(config, images):
         return
-    built_locks = {image.labels.get(labels.LOCK) for image in built.ours(cache, engine)}
-    left = [image for image in images if f"sha256:{image.lock.digest}" not in built_locks]
-    plans = {plan for image in left for plan in _plans(config, image, small=small)}
-    check_disk(root, config, left, in_cache(plans, cache), small=small)
-
-
-def check_disk(
-    data_root: Path | None,
-    config: Config,
-    images: Sequence[LockedImage],
-    cached: Collection[str] = (),
-    *,
-    small: bool = False,
-) -> None:
-    """Raise DiskError if the engine's disk is too small for the images, less `cached`.
-
-    `data_root` is None for a remote engine, whose disk is not checked.
-    """
-    if data_root is None or not images:
-        return
-    free = shutil.disk_usage(data_root).free
-    needed = disk_needed(config, images, cached, small=small)
+    ours = {(i.labels.get(labels.ID), i.labels.get(labels.LOCK)) for i in built.ours(cache, engine)}
+    left = [i for i in images if (i.spec.id, f"sha256:{i.lock.digest}") not in ours]
+    plans = {plan for image in left for plan in _plans(config, image)}
+    needed = disk_needed(config, left, in_cache(plans, cache)) if left else 0
+    free = shutil.disk_usage(root).free
     if free < needed:
         raise DiskError(
-            f"building needs about {needed / 1e9:.1f} GB, {data_root} has {free / 1e9:.1f} GB free",
+            f"building needs about {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB free",
             "free some with `invoke gc`, more with `invoke gc --images --cache`, or build anyway "
             "with --skip-disk-check",
         )
 
 
-def _plans(config: Config, image: LockedImage, *, small: bool) -> list[LayerPlan]:
-    groups = layer_plans(config, image.spec, image.lock, small=small).values()
+def _plans(config: Config, image: LockedImage) -> list[LayerPlan]:
+    groups = layer_plans(config, image.spec, image.lock, small=image.small).values()
     return [plan for group in groups for plan in group]
 
 

@@ -98,13 +98,13 @@ def identities(config: Config, root: Path, locks: Path) -> dict[str, str]:
 
     It is "" where a lock does not match images.yaml. An image that lacks a lock is left out.
     """
-    found = {}
+    images = {}
     for spec in matrix(config):
         if all(item.path(locks).exists() for item in image_inputs(config, spec)):
-            found[spec.id] = ""
+            images[spec.id] = ""
             with contextlib.suppress(LockError):
-                found[spec.id] = plan_image(config, lock_image(config, spec, locks), root).identity
-    return found
+                images[spec.id] = plan_image(config, lock_image(config, spec, locks), root).identity
+    return images
 
 
 def version(config: Config, image: ImagePlan) -> str:

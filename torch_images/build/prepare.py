@@ -7,28 +7,25 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.bake import Parts
+from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, locked
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input, tools_inputs, variant_inputs
-from torch_images.config.types import Base, Config
+from torch_images.config.types import Base
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import ReadySources, archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
-from torch_images.host.engine import Engine
-from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
-from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress, making, no_progress
+from torch_images.layers.make import making
 from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock
 from torch_images.locks.files import read
 from torch_images.locks.sources import SourceLock
-from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
 
 
@@ -38,24 +35,20 @@ class Preparer:
     Its methods raise LockError, NetworkError, DiskError or EngineError, as fetching does.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        workspace: Workspace,
-        options: BuildOptions,
-        run: Runner,
-        engine: Engine | None = None,
-    ) -> None:
-        self._config, self._workspace, self._options, self._run = config, workspace, options, run
-        self._engine = engine
+    def __init__(self, job: Job) -> None:
+        self._job, self._options = job, job.options
+        self._cache, self._network = job.workspace.cache, job.workspace.network
         resolver = Resolver(
-            root=workspace.root, network=workspace.network, run=run, mirrors=options.mirrors
+            root=job.workspace.root,
+            network=self._network,
+            run=job.run,
+            mirrors=self._options.mirrors,
         )
         self._bases = BaseMaker(
-            cache=workspace.cache,
+            cache=self._cache,
             resolver=resolver,
-            locked=options.locked,
-            fresh=options.no_cache,
+            locked=self._options.locked,
+            fresh=self._options.no_cache,
         )
         self.base = cache(self._bases.base)
         self.debs = cache(self._bases.debs)
@@ -80,22 +73,16 @@ class Preparer:
         """The OCI layout of a base."""
         return self.base(base, lock).layout
 
-    def stack(
-        self, images: Sequence[LockedImage], builds: Engine | None, progress: Progress
-    ) -> dict[str, dict[str, str]]:
-        """Make the layers, bases and parent images of images. Returns named contexts by target.
-
-        `builds` is as in `prepare_inputs`.
-        """
-        small = self._options.compression is Compression.SMALL
-        plans = {p.target: layer_plans(self._config, p.spec, p.lock, small=small) for p in images}
-        wanted = [[p for group in held.values() for p in group] for held in plans.values()]
-        cache, network = self._workspace.cache, self._workspace.network
+    def stack(self, images: Sequence[LockedImage]) -> dict[str, dict[str, str]]:
+        """Make the layers, bases and parent images of images. Returns named contexts by target."""
+        job = self._job
+        plans = {p.target: layer_plans(job.config, p.spec, p.lock, small=p.small) for p in images}
+        needed = [[p for group in groups.values() for p in group] for groups in plans.values()]
         fresh = self._options.no_cache
-        parents = ParentImages(cache, builds)
+        parents = ParentImages(self._cache, None if job.remote else job.engine)
         with (
-            progress() as show,
-            making(wanted, cache, network, fresh=fresh, show=show) as layers,
+            job.shown.layers() as show,
+            making(needed, self._cache, self._network, fresh=fresh, show=show) as layers,
             workers(1) as beside,
         ):
             starts = {p.lock.base.digest: p for p in images}
@@ -123,17 +110,17 @@ class Preparer:
 
         `parents` are the contexts with its wheels.
         """
-        config, spec, held = self._config, image.spec, image.lock
-        start = self.base(spec.base, held.base)
-        there = frozenset(start.lock.versions())
-        compat = self.compat(held.compat) if held.compat else None
-        trees = self.sources(held.sources) if held.sources else None
+        config, spec, lock = self._job.config, image.spec, image.lock
+        start = self.base(spec.base, lock.base)
+        present = frozenset(start.lock.versions())
+        compat = self.compat(lock.compat) if lock.compat else None
+        trees = self.sources(lock.sources) if lock.sources else None
         added: ReadyDebs | None = None
-        if held.extra_debs and (item := variant_inputs(config, spec)[1]):
-            added = self.debs(item.base or spec.base, held.extra_debs, there)
+        if lock.extra_debs and (item := variant_inputs(config, spec)[1]):
+            added = self.debs(item.base or spec.base, lock.extra_debs, present)
         tools: ReadyDebs | None = None
-        if held.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = self.debs(item.base or spec.base, held.tool_debs, there)
+        if lock.tool_debs and (item := tools_inputs(config, spec)[1]):
+            tools = self.debs(item.base or spec.base, lock.tool_debs, present)
         parts = Parts(
             native=self._native(spec, start),
             base=start,
@@ -142,16 +129,16 @@ class Preparer:
             parents=parents or {},
             sources=trees,
             tools=tools,
-            toolkit=self.toolkit(held.toolkit) if held.toolkit else None,
+            toolkit=self.toolkit(lock.toolkit) if lock.toolkit else None,
         )
-        lock = replace(
-            held,
+        inputs = replace(
+            lock,
             base=start.lock,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
             sources=trees.lock if trees else None,
         )
-        return locked(spec, lock), parts
+        return locked(spec, inputs, small=image.small), parts
 
     def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
         """The base whose Python compiles the bytecode of an image for linux/arm64.
@@ -161,49 +148,42 @@ class Preparer:
         """
         if spec.platform == AMD64:
             return None
-        if self._options.builder or not self._engine or spec.platform == self._engine.platform():
+        platform = self._job.engine.platform()
+        if self._options.builder or spec.platform == platform:
             return own
-        same = replace(spec, platform=self._engine.platform())
-        lock = read(DebLock, base_input(same).path(self._workspace.locks))
+        same = replace(spec, platform=platform)
+        lock = read(DebLock, base_input(same).path(self._job.workspace.locks))
         python = f"python{spec.base.python}-minimal"  # the package with the interpreter
         if lock.versions().get(python) != own.lock.versions().get(python):
             return own
         return self.base(same.base, lock)
 
     def _compat(self, lock: DebLock) -> ReadyCompat:
-        cache, network = self._workspace.cache, self._workspace.network
-        return prepare_compat(self._config.compat, lock, cache=cache, network=network)
+        compat = self._job.config.compat
+        return prepare_compat(compat, lock, cache=self._cache, network=self._network)
 
     def _sources(self, lock: SourceLock) -> ReadySources:
-        cache, network = self._workspace.cache, self._workspace.network
+        job, locked = self._job, self._options.locked
         return prepare_sources(
-            lock, cache=cache, network=network, run=self._run, locked=self._options.locked
+            lock, cache=self._cache, network=self._network, run=job.run, locked=locked
         )
 
     def _toolkit(self, lock: SourceLock) -> Path:
-        return archive_folder(lock, cache=self._workspace.cache, network=self._workspace.network)
+        return archive_folder(lock, cache=self._cache, network=self._network)
 
 
 def prepare_inputs(
-    config: Config,
-    images: Sequence[LockedImage],
-    workspace: Workspace,
-    options: BuildOptions,
-    *,
-    engine: Engine,
-    run: Runner,
-    builds: Engine | None = None,
-    progress: Progress = no_progress,
+    job: Job, images: Sequence[LockedImage]
 ) -> tuple[tuple[LockedImage, ...], dict[str, Parts]]:
     """Prepare layers, bases, trees and compat packages, each once.
 
     Returns the images with the locks of the inputs really used, in the same order, and the parts of
-    each by its target. `builds` is the engine if it is also the builder; it then gets the layers.
-    Raises LockError, NetworkError, DiskError or EngineError, as fetching and packing do.
+    each by its target. An engine that is also the builder gets the layers. Raises LockError,
+    NetworkError, DiskError or EngineError, as fetching and packing do.
     """
-    preparer = Preparer(config, workspace, options, run, engine)
+    preparer = Preparer(job)
     preparer.first(images)
-    contexts = preparer.stack(images, builds, progress)
+    contexts = preparer.stack(images)
     ready = {image.target: preparer.parts(image, contexts[image.target]) for image in images}
     return (
         tuple(image for image, _ in ready.values()),

@@ -1,32 +1,24 @@
-"""ImageSpec and lock -> build context. Pure: nothing is read but templates, nothing is written.
-
-A value from images.yaml cannot break out of its place in a Dockerfile: text that is not plain must
-pass a quoting filter, or rendering fails.
-"""
+"""ImageSpec and lock -> build context. Pure: nothing is read but templates, nothing is written."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
+from torch_images.build.templates import templates
 from torch_images.config.image import ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
-from torch_images.errors import ConfigError
 from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
@@ -54,8 +46,6 @@ SHARED = {
         *("inside/features.json", "inside/features.py", "inside/times.py"),
     ),
 }
-
-_PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +100,13 @@ def render(
     facts = dockerfile_facts(config, spec, lock)
     facts["source"] = _source(spec, lock, shared_cache=shared_cache)
     dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
-    files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
     others += [(more.name, more) for more in lock.unpacked]
-    for name, more in others:
-        if more:
-            text = requirements_text(more.wheels)
-            files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
-    for name, text in lock.texts().items():
-        files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
+    files = text_files(
+        {"Dockerfile": dockerfile}
+        | {f"wheels/{name}.txt": requirements_text(more.wheels) for name, more in others if more}
+        | {f"lock/{name}": text for name, text in lock.texts().items()}
+    )
     folders = ["build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or compiled else []
     folders += ["source"] if compiled else []
@@ -131,16 +119,12 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = image_facts(config, spec, matrix(config))
-    text = json.dumps(facts, indent=1) + "\n"
-    files.append(ContextFile(path="runtime/image.json", data=text.encode()))
-    held = constraints(config, spec, lock)
-    files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
-    lines = project(config, spec, lock)
-    files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
-    for name, recipe in compiled.items():
-        text = json.dumps(recipe, indent=1) + "\n"
-        files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
+    files += text_files(
+        {"runtime/image.json": _json(image_facts(config, spec, matrix(config)))}
+        | {"finish/constraints.txt": constraints(config, spec, lock)}
+        | {"finish/uv-project.toml": project(config, spec, lock)}
+        | {f"source/{name}.json": _json(recipe) for name, recipe in compiled.items()}
+    )
     for folder, names in SHARED.items():
         for name in names if folder in folders else ():
             path = f"{folder}/torch_images/{name}"
@@ -158,10 +142,18 @@ def render(
     )
 
 
+def text_files(texts: Mapping[str, str]) -> list[ContextFile]:
+    """Files of a context from texts by path."""
+    return [ContextFile(path=path, data=text.encode()) for path, text in texts.items()]
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
 def completed(context: Context, version: str) -> Context:
     """The context with the image's version, which has the hash of the context itself."""
-    file = ContextFile(path="finish/version", data=f"{version}\n".encode())
-    return replace(context, files=(*context.files, file))
+    return replace(context, files=(*context.files, *text_files({"finish/version": f"{version}\n"})))
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -268,13 +260,13 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
         "cuda_home": spec.variant.cuda_home,
         "unpacked": [
             {
-                "name": held.name,
+                "name": own.name,
                 "description": extra.description,
-                "brought": ", ".join(wheel.line for wheel in held.wheels),
+                "brought": ", ".join(wheel.line for wheel in own.wheels),
                 "folder": extra.unpack,
                 "links": [f"{link}={target}" for link, target in extra.links],
             }
-            for extra, held in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+            for extra, own in zip(spec.variant.unpacked, lock.unpacked, strict=True)
         ],
     }
 
@@ -372,54 +364,3 @@ def write_context(
                 path.chmod(0o755)
         if keep:
             outputs.mark(new, new)
-
-
-def quoted(value: str) -> str:
-    """A Dockerfile word that means exactly `value`, in double quotes and without expansion."""
-    if not value.isprintable():
-        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
-    return _Safe('"' + re.sub(r'([\\"$])', r"\\\1", value) + '"')
-
-
-def comment(value: str) -> str:
-    """Text for a comment line, without a backslash at its end, which would continue the line."""
-    if not value.isprintable():
-        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
-    return _Safe(value.rstrip("\\ "))
-
-
-def exec_form(words: Sequence[str]) -> str:
-    """Words as the JSON list that ENTRYPOINT and CMD take, which no shell expands."""
-    return _Safe(json.dumps(list(words)))
-
-
-class _Safe(str):
-    """Text that a filter has made safe for its place."""
-
-    __slots__ = ()
-
-
-def _finalize(value: Any) -> Any:
-    """Reject text in a template that is neither plain nor made safe by a filter."""
-    if not isinstance(value, _Safe) and not _PLAIN.fullmatch(str(value)):
-        raise ConfigError(
-            f"{str(value)!r} is not valid unquoted in a Dockerfile",
-            "use letters, digits and . _ / : @ + = , - only",
-        )
-    return value
-
-
-@cache
-def templates(folder: Path) -> jinja2.Environment:
-    """The templates of a folder, which accept only safe text."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  a Dockerfile is not HTML; `finalize` guards it
-    )
-    environment.filters |= {"comment": comment, "exec_form": exec_form, "quoted": quoted}
-    return environment

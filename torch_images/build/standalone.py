@@ -16,7 +16,8 @@ from pathlib import Path
 import zstandard
 
 from torch_images.build import labels
-from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.bake import Parts
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.prepare import Preparer
 from torch_images.build.render import (
@@ -24,17 +25,16 @@ from torch_images.build.render import (
     ContextFile,
     completed,
     dockerfile_facts,
-    templates,
+    text_files,
     write_context,
 )
 from torch_images.build.supplies import Supply, supplies
+from torch_images.build.templates import templates
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import PATH
 from torch_images.fetch.tools import install_tools
 from torch_images.host import outputs
-from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
 from torch_images.inside.times import EPOCH
 from torch_images.layers.plan import LayerPlan, layer_plans
 from torch_images.locks.wheels import requirements_text
@@ -65,28 +65,20 @@ def check_standalone(image: LockedImage) -> None:
         )
 
 
-def write_standalone(
-    config: Config,
-    image: LockedImage,
-    workspace: Workspace,
-    options: BuildOptions,
-    folder: Path,
-    *,
-    run: Runner,
-) -> ImagePlan:
+def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     """Write the standalone folder of an image. Returns the image as it is in the folder.
 
-    Raises UsageError as `check_standalone` does and for a folder that is not ours, and as
-    `Preparer` does.
+    It uses no engine. Raises UsageError as `check_standalone` does and for a folder that is not
+    ours, and as `Preparer` does.
     """
     check_standalone(image)
     outputs.claim(folder)
-    preparer = Preparer(config, workspace, options, run)
+    preparer = Preparer(job)
     preparer.first([image])
     ready, parts = preparer.parts(image)
-    plan = plan_image(config, ready, workspace.root)
+    plan = plan_image(job.config, ready, job.workspace.root)
     folders = {name: Path(path) for name, path in parts.contexts().items()} | {
-        name: install_tools(lock, workspace, run)
+        name: install_tools(lock, job.workspace, job.run)
         for name, lock in (
             ("tools", plan.lock.build.name),
             ("sbom", plan.lock.sbom.name),
@@ -100,7 +92,7 @@ def write_standalone(
             shutil.copytree(path, new / "supplies" / name)
         _write_base(layout, new / "base.tar.gz")
 
-    context = render_standalone(config, plan, parts, workspace.root, folders)
+    context = render_standalone(job.config, plan, parts, job.workspace.root, folders)
     write_context(context, folder, keep=True, add=add)
     return plan
 
@@ -127,14 +119,14 @@ def render_standalone(
         "labels": tuple(_labels(config, image, parts, note).items()),
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
-    files = [ContextFile(path="Dockerfile", data=text.encode())]
     context = completed(image.context, version(config, image))
+    files = text_files({"Dockerfile": text})
     files += [file for file in context.files if file.path != "Dockerfile"]
     for name, plan in _named(plans).items():
-        pins = requirements_text(plan.wheels)
-        files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=pins.encode()))
         recipe = json.dumps(_recipe(plan), indent=1) + "\n"
-        files.append(ContextFile(path=f"layers/{name}/layer.json", data=recipe.encode()))
+        pins = requirements_text(plan.wheels)
+        layer = {"requirements.txt": pins, "layer.json": recipe}
+        files += text_files({f"layers/{name}/{file}": text for file, text in layer.items()})
     program = root / "scripts" / "image" / "standalone" / "install-layer"
     files.append(
         ContextFile(path=f"standalone/{program.name}", data=program.read_bytes(), executable=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
-from torch_images.cli.options import GPUS, Image, Json, Options, option, word
+from torch_images.cli.options import GPUS, Image, Json, option, word
 from torch_images.errors import UsageError
 from torch_images.host.gpus import Request, device_requests
 
@@ -62,37 +60,20 @@ def bench(options: Bench) -> verb.Result:
         device_requests=list(options.gpus) or device_requests("all"),
     ) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
-        container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
+        # Images do not contain the program, so a new case changes no image.
+        cases = sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
+        container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in cases})
         command += ["torch-entrypoint", "python", "/run/bench", f"--select={options.select}"]
         command += [f"--output={_INSIDE}"]
         try:
             Runner().run(command, show_errors=True)
-        except CommandError:
+        except (CommandError, KeyboardInterrupt) as error:
             _keep_part(container, folder)
-            raise TorchImagesError("the benchmark failed, see above") from None
-        except KeyboardInterrupt:
-            _keep_part(container, folder)
+            if isinstance(error, CommandError):
+                raise TorchImagesError("the benchmark failed, see above") from None
             raise
-        text = container.read(_INSIDE).decode()
-    with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch, RESULT)
-        result.write_text(text)
-        return _write(result, folder, keep=True)
-
-
-class BenchReport(Options):
-    result: str = word("result.json written by `invoke bench`")
-    output: str = option(
-        "folder for the report, new or holding an earlier one (default: RESULT, no suffix)"
-    )
-
-
-@verb.verb(BenchReport, example="bench-report result.json")
-def bench_report(options: BenchReport) -> verb.Result:
-    """Write the report and plots of a benchmark result."""
-    _need("matplotlib")
-    result = Path(options.result)
-    return _write(result, Path(options.output or result.with_suffix("")))
+        _write(container.read(_INSIDE), folder)
+    return verb.Result(text=f"{folder / REPORT} was written")
 
 
 class BenchCompare(Json):
@@ -128,21 +109,12 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
     from torch_images.host import outputs
 
     with contextlib.suppress(EngineError):  # no file before the first case ends
-        partial = container.read(f"{_INSIDE}.part")
+        partial, target = container.read(f"{_INSIDE}.part"), folder / f"{RESULT}.part"
         with outputs.saying(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for number in itertools.count(1):
-                target = folder / f"{RESULT}.part{number if number > 1 else ''}"
-                with contextlib.suppress(FileExistsError), target.open("xb") as stream:
-                    stream.write(partial)
-                    break
+            target.write_bytes(partial)
             outputs.mark(folder, folder, target.name)
         verb.say(f"the results so far are in {target}")
-
-
-def _cases() -> list[Path]:
-    """The benchmark program. Images do not contain it, so a new case changes no image."""
-    return sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
 
 
 def _path(word: str) -> Path:
@@ -151,8 +123,8 @@ def _path(word: str) -> Path:
     return reference if reference.is_file() else Path(word)
 
 
-def _write(result: Path, folder: Path, *, keep: bool = False) -> verb.Result:
-    """Write the report and plots of a result beside the references; with `keep`, the result too.
+def _write(result: bytes, folder: Path) -> None:
+    """Write a result, its report and plots beside the references.
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
     """
@@ -164,13 +136,11 @@ def _write(result: Path, folder: Path, *, keep: bool = False) -> verb.Result:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
             new = Path(scratch)
-            _reporter("write", str(result), str(new), *references)
-            if keep:
-                shutil.copyfile(result, new / RESULT)
+            (new / RESULT).write_bytes(result)
+            _reporter("write", str(new / RESULT), str(new), *references)
             outputs.mark(path, new)
             for file in new.iterdir():
                 os.replace(file, path / file.name)
-    return verb.Result(text=f"{folder / REPORT} was written")
 
 
 def _reporter(*words: str) -> str:

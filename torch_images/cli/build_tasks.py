@@ -21,11 +21,10 @@ from torch_images.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_images.build.bake import BuildOptions
+    from torch_images.build.job import BuildOptions
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
-    from torch_images.pipeline.make import Shown
 
 
 class Build(Building, DryRun, Json):
@@ -55,22 +54,16 @@ def build(options: Build) -> verb.Result | None:
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
-    from torch_images.config.selection import chosen
+    from torch_images.config.choose import choose_images
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.oci.compression import parse
     from torch_images.pipeline.make import make
 
-    config, workspace, run = verb.config(), verb.workspace(), Runner()
-    specs = chosen(config, options.select or "*" * options.stale, options.axes)
-    compression = parse(options.compression)
-    how = _how(
-        options,
-        cache_from=options.cache_from,
-        cache_to=options.cache_to,
-        compression=compression,
-    )
+    config, workspace = verb.config(), verb.workspace()
+    specs = choose_images(config, options.select or "*" * options.stale, options.axes)
+    how = _how(options, compression=parse(options.compression))
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -83,22 +76,12 @@ def build(options: Build) -> verb.Result | None:
     images = lock_images(config, specs, workspace.locks)
     if tree := options.torch_source:
         obtain = not options.dry_run
-        images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
+        images = tuple(with_torch(i, tree, workspace, Runner(), obtain=obtain) for i in images)
     if options.dry_run:
         planned = report.planned(config, images, how, workspace, measure())
         return verb.Result(data=planned, text=report.plan(planned))
-    platforms = [spec.platform for spec in specs]
-    engine = verb.engine(bootstraps=True, platforms=platforms)
-    made = make(
-        config,
-        images,
-        workspace,
-        how,
-        engine=engine,
-        run=run,
-        shown=_shown(),
-        unverified=options.unverified,
-    )
+    engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in specs])
+    made = make(verb.job(config, engine, how), images, unverified=options.unverified)
     outcomes = [report.outcome(one) for one in made]
     return verb.Result(data=outcomes, text="\n".join(map(report.built, outcomes)))
 
@@ -111,10 +94,10 @@ def _build_stale(
     Raises the first error at the end; a full disk ends the run.
     """
     import datetime as dt
+    from contextlib import nullcontext
+    from dataclasses import replace
 
-    from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.pipeline.make import Shown
     from torch_images.pipeline.stale import StaleRun, to_build
     from torch_images.verify import ledger
 
@@ -130,17 +113,13 @@ def _build_stale(
         return verb.Result(text="\n".join(f"would build {spec.id}" for spec in left))
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
+    job = verb.job(config, engine, how)
     run = StaleRun(
-        config=config,
-        workspace=workspace,
-        options=how,
-        engine=engine,
-        run=Runner(),
+        # Without a bar for checks: BuildKit shows the next build meanwhile.
+        job=replace(job, shown=replace(job.shown, checks=nullcontext)),
         before=frozenset(engine.tags()),
         machine=measure(),
         today=today,
-        # Without a bar for checks: BuildKit shows the next build meanwhile.
-        shown=Shown(layers=verb.layer_progress, say=verb.say),
     )
     for done in run.outcomes(left):
         if done.line and not done.line.missing:
@@ -177,44 +156,30 @@ def wheels(options: Wheels) -> verb.Result:
     from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
     from torch_images.cli import report
-    from torch_images.config.selection import chosen
+    from torch_images.config.choose import choose_images
     from torch_images.host.runner import Runner
 
-    config, workspace, run = verb.config(), verb.workspace(), Runner()
-    [spec] = chosen(config, "", {**options.axes, "source": options.source or "fork"})
+    config, workspace = verb.config(), verb.workspace()
+    [spec] = choose_images(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
     call = secrets.token_hex(8) if options.slice else ""
-    how = _how(options, slice=options.slice, call=call, share=options.share)
+    how = _how(options, call=call)
     check_parts(how, workspace)
     if options.torch_source:
-        image = with_torch(image, options.torch_source, workspace, run)
+        image = with_torch(image, options.torch_source, workspace, Runner())
     engine = verb.engine(bootstraps=True)
     folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
-    files = export(
-        config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress
-    )
+    files = export(verb.job(config, engine, how), image, folder)
     return verb.Result(text=report.exported(folder, files))
 
 
-def _shown() -> Shown:
-    """How a build shows progress: bars on a terminal, lines elsewhere."""
-    from torch_images.pipeline.make import Shown
-
-    return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
-
-
 def _how(options: Building, **more: Any) -> BuildOptions:
-    """Build options from those that building verbs share; `more` adds a verb's own."""
-    from torch_images.build.bake import BuildOptions
+    """Build options from a verb's options of the same names; `more` are further ones."""
+    from dataclasses import fields
 
-    return BuildOptions(
-        builder=options.builder,
-        no_cache=options.no_cache,
-        progress=options.progress,
-        mirrors=verb.mirrors(options.mirror),
-        skip_disk_check=options.skip_disk_check,
-        locked=options.locked,
-        jobs=options.jobs,
-        **more,
-    )
+    from torch_images.build.job import BuildOptions
+
+    names = [field.name for field in fields(BuildOptions) if hasattr(options, field.name)]
+    given = {name: getattr(options, name) for name in names}
+    return BuildOptions(**{**given, "mirrors": verb.mirrors(), **more})

@@ -16,11 +16,8 @@ GROUPS = {
     "See": (see_tasks.matrix, see_tasks.pick, see_tasks.render),
     "Build": (lock_tasks.lock, build_tasks.build, build_tasks.wheels),
     "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom),
-    "Publish": (
-        *(publish_tasks.tag, publish_tasks.push, publish_tasks.datasheet),
-        *(publish_tasks.runpod, publish_tasks.site),
-    ),
-    "Measure": (bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
+    "Publish": (publish_tasks.tag, publish_tasks.push, publish_tasks.runpod, publish_tasks.site),
+    "Measure": (bench_tasks.bench, bench_tasks.bench_compare),
     "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),
 }
 VERBS = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}

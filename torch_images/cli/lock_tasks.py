@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from torch_images.cli import verb
-from torch_images.cli.options import Mirror, flag, one_of, option
+from torch_images.cli.options import Options, flag, one_of, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
 
 
-class Lock(Mirror):
+class Lock(Options):
     select: str = option(
         "only these: locks by name or glob, such as 'base-*' (see locks/), resolved anew; or an "
         "image's identifier, for the locks that it lacks"
@@ -36,7 +36,6 @@ class Lock(Mirror):
         "torch: add its newer releases to images.yaml, and their locks", parse=one_of("torch")
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
-    verbose: bool = flag("list unchanged inputs too", needs="check")
     json: bool = flag("print every input as JSON", needs="check")
 
 
@@ -50,8 +49,6 @@ def lock(options: Lock) -> verb.Result | None:
     from torch_images.config.lock_selection import inputs
     from torch_images.errors import UsageError
 
-    if options.verbose and options.json:
-        raise UsageError("--json lists every input anyway", "leave --verbose out")
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
     if len(ways) > 1:
         raise UsageError(f"--{ways[0]} and --{ways[1]} exclude each other", "give one of them")
@@ -66,23 +63,22 @@ def lock(options: Lock) -> verb.Result | None:
         return _upgrade(options)
     if options.renew:
         pattern = options.select or "*"
-        return _write(options.mirror, lambda config, _: inputs(config, pattern))
-    return _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
+        return _write(lambda config, _: inputs(config, pattern))
+    return _write(lambda config, locks: _lacking(config, options.select, locks))
 
 
 def _lacking(config: Config, pattern: str, locks: Path) -> tuple[LockRequest, ...]:
     """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
-    from torch_images.config.lock_selection import select
+    from torch_images.config.lock_selection import choose_locks
     from torch_images.locks.requested import lacks
 
-    named, of_images = select(config, pattern or "*")
+    named, of_images = choose_locks(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
     return (*named.values(), *(item for item in of_images.values() if lacks(locks, item)))
 
 
 def _write(
-    mirror: Sequence[str],
     choose: Callable[[Config, Path], Sequence[LockRequest]],
     *,
     plans: Sequence[Plan] = (),
@@ -115,7 +111,7 @@ def _write(
         loaded = load_config(edited)
 
         config = with_facts(loaded, new.folder, damaged_ok=True)
-        lines = _resolve(choose(config, new.folder), new.folder, mirror)
+        lines = _resolve(choose(config, new.folder), new.folder)
         after = with_facts(loaded, new.folder, damaged_ok=True)
         if plans:
             gone = {item.path(new.folder) for item in inputs(before)}
@@ -130,12 +126,12 @@ def _write(
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
-    if decide := [*review(before, after, plans), *notes]:
+    if decide := [*review(after, plans), *notes]:
         lines += ["", "To review:", *(f"- {line}" for line in decide)]
     return verb.Result(text="\n".join(lines))
 
 
-def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) -> list[str]:
+def _resolve(items: Sequence[LockRequest], folder: Path) -> list[str]:
     """Write locks into a folder; a line about each. Raises the last error of a step."""
     from torch_images.cli import report
     from torch_images.config.lock_requests import FactsRequest
@@ -143,12 +139,12 @@ def _resolve(items: Sequence[LockRequest], folder: Path, mirror: Sequence[str]) 
     from torch_images.fetch.update import resolve_input
     from torch_images.locks.files import update
 
-    resolver, cache = _resolver(items, mirror), verb.workspace().cache
+    resolver, cache = _resolver(items), verb.workspace().cache
     errors: list[TorchImagesError] = []
 
     def write(item: LockRequest) -> str:
         resolved = resolve_input(item, folder, resolver, cache)
-        return report.locked(item.name, resolved, changed=update(item.path(folder), resolved))
+        return report.locked(item.name, changed=update(item.path(folder), resolved))
 
     lines: list[str] = []
     for step in steps(items):
@@ -174,7 +170,7 @@ def _check(options: Lock) -> verb.Result:
 
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
-    resolver = _resolver(items, options.mirror)
+    resolver = _resolver(items)
     findings: list[Finding] = []
     errors: list[TorchImagesError] = []
     with PackageIndex(workspace.network) as index:
@@ -190,7 +186,7 @@ def _check(options: Lock) -> verb.Result:
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
-    text = report.findings(findings, every=options.verbose)
+    text = report.findings(findings)
 
     def then() -> None:
         require(findings)
@@ -249,7 +245,7 @@ def _upgrade(options: Lock) -> verb.Result:
         lacking = _lacking(config, "", locks)
         return [item for item in lacking if any(fnmatchcase(item.name, name) for name in names)]
 
-    return _write(options.mirror, added, plans=plans, notes=notes)
+    return _write(added, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
@@ -274,7 +270,7 @@ def _names(cuda: str, torch: str) -> str:
     return f"*-cu{cuda.replace('.', '')}-torch{torch}-*"
 
 
-def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
+def _resolver(items: Sequence[LockRequest]) -> Resolver:
     """A resolver for some locks; starts an engine if one of them needs it."""
     from torch_images.config.lock_requests import BaseRequest, CompatRequest
     from torch_images.fetch.apt import Resolver
@@ -288,5 +284,5 @@ def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
         root=verb.ROOT,
         network=verb.workspace().network,
         run=Runner(),
-        mirrors=verb.mirrors(mirror),
+        mirrors=verb.mirrors(),
     )

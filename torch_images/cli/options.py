@@ -170,13 +170,7 @@ class Registry(Options):
     )
 
 
-class Mirror(Options):
-    """For verbs that read a distribution's packages."""
-
-    mirror: tuple[str, ...] = several("mirror of the base's packages: URL or sources.list line")
-
-
-class Building(Mirror):
+class Building(Options):
     """For verbs that build: the axes that they share, and how to build."""
 
     cuda: str = option("CUDA version")

@@ -12,7 +12,6 @@ from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
-    from torch_images.host.workspace import Workspace
     from torch_images.publish.runpod import PodImage
     from torch_images.publish.tag_rules import Move
 
@@ -90,29 +89,10 @@ def push(options: Push) -> verb.Result:
     return verb.Result(data=sheet, text=report.moves(moves, done=True))
 
 
-class Datasheet(Image, Json):
-    """The options of `datasheet`."""
-
-
-@verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(options: Datasheet) -> verb.Result:
-    """Print the facts of a verified image: versions, packages, digests, checks."""
-    from torch_images.build.build import revision
-    from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import describe, markdown, save
-    from torch_images.verify.identify import verified_image
-
-    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    subject = verified_image(config, options.image, workspace, engine)
-    sheet = describe(subject, commit=revision(workspace.root, Runner()) or "")
-    save(sheet, workspace)
-    return verb.Result(data=sheet, text=markdown(sheet).rstrip())
-
-
-class Runpod(Registry, Json):
+class Runpod(Registry):
     image: str = option(
-        "tag, image id, identifier, or name in a registry with its host, which is not "
-        "verified here (default: the image of `pods` in images.yaml)"
+        "a published image: its name, after that of --registry if it has no host (default: the "
+        "image of `pods` in images.yaml)"
     )
     credentials: str = option(
         "id of registry credentials in your RunPod account, for an image that is not public"
@@ -123,44 +103,41 @@ class Runpod(Registry, Json):
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> verb.Result:
     """Print a RunPod pod template, and the command that creates it there."""
-    from torch_images.cli import report
-    from torch_images.publish.runpod import body, command, readme
+    from torch_images.publish.runpod import body, command
 
-    config, workspace = verb.config(), verb.workspace()
-    subject = _pod_image(options, config, workspace)
+    config = verb.config()
+    subject = _pod_image(options, config)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
-    text = readme(config, subject, template)
-    if not options.json:
-        verb.say(report.pod(text, command(config)))
-    return verb.Result(data={"template": template, "readme": text}, text=verb.as_json(template))
+    verb.say(
+        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
+        f"  {command(config)}\n"
+    )
+    return verb.Result(text=verb.as_json(template))
 
 
-def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
+def _pod_image(options: Runpod, config: Config) -> PodImage:
     """The image of a template. Its registry must have it, public or behind credentials."""
     from torch_images.config.choose import choose
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
+    from torch_images.pick.pick import name
     from torch_images.publish.registry import at, has_host, is_public, of_platform, pull_size, retry
-    from torch_images.publish.runpod import CONSOLE, PLATFORM, built, in_registry
-    from torch_images.verify.identify import verified_image
+    from torch_images.publish.runpod import CONSOLE, PLATFORM, pod_image
 
-    where = verb.namespace(config, options.registry)
+    run, where = Runner(), verb.namespace(config, options.registry)
     default = choose(config, variant=config.pods.variant, platform=PLATFORM)
-    image = options.image or default.id
-    if has_host(image):
-        if options.registry:
-            raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
-        look = partial(of_platform, image, PLATFORM, Runner())
-        found = retry(look, retries=5, say=verb.say)
-        size = retry(partial(pull_size, at(image, found.digest), Runner()), retries=5, say=verb.say)
-        subject = in_registry(config, image, found, size)
-        verb.say(f"{image} was not verified here: its template follows its labels")
-    else:
-        verified = verified_image(config, image, workspace, verb.engine())
-        subject = built(config, verified, where, verb.registry_lookup(5))
-    if not options.credentials and not is_public(subject.reference, Runner()):
+    image = options.image or name(config, default, where)
+    if not has_host(image):
+        image = f"{where}/{image}"
+    elif options.image and options.registry:
+        raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
+    published = retry(partial(of_platform, image, PLATFORM, run), retries=5, say=verb.say)
+    exact = at(image, published.digest)
+    size = retry(partial(pull_size, exact, run), retries=5, say=verb.say)
+    subject = pod_image(config, image, published, size)
+    if not options.credentials and not is_public(image, run):
         raise UsageError(
-            f"{subject.reference} is not public, so RunPod needs credentials to pull it",
+            f"{image} is not public, so RunPod needs credentials to pull it",
             f"add them at {CONSOLE}/settings, and give their id: --credentials ID",
         )
     return subject

@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_images.build import bake
-from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
+from torch_images.build.job import BuildOptions
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
-from torch_images.jobs import Builder, Jobs, choose, hours, triton_hours
-from torch_images.locks.debs import DebLock
-from torch_images.locks.facts import FactsLock
-from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.sources import SourceLock
+from torch_images.jobs import Builder, choose
 from torch_images.oci.compression import Compression
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
@@ -42,15 +38,12 @@ def planned(
     builder: Builder,
 ) -> dict[str, Any]:
     """What a build would do, as plain data; `builder` is the machine that it is planned for."""
-    small = options.compression is Compression.SMALL
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     return {
         "images": [
             {
                 "id": image.spec.id,
                 "torch": image.spec.torch,
-                "wheels": len(image.lock.all_wheels),
-                "packages": len(image.lock.all_debs),
                 "lock": f"sha256:{image.lock.digest}",
                 "compat": image.lock.compat_version or None,
                 "tags": list(tag.tags(config, plan_image(config, image, workspace.root))),
@@ -59,7 +52,7 @@ def planned(
             for image in images
         ],
         "compression": options.compression,
-        "disk": disk_needed(config, images, small=small),
+        "disk": disk_needed(config, images),
         "command": command,
     }
 
@@ -68,12 +61,9 @@ def plan(planned: dict[str, Any]) -> str:
     """What a build would do, from `planned`."""
     lines = []
     for image in planned["images"]:
-        holds = (
-            f"torch {image['torch']}, {image['wheels']} wheels, {image['packages']} Debian packages"
-        )
         lines += [
             f"would build {image['id']}",
-            f"  {holds}, lock {image['lock'][7:19]}",
+            f"  torch {image['torch']}, lock {image['lock'][7:19]}",
             f"  compat {image['compat'] or 'none'}",
             f"  tags: {', '.join(image['tags'])}",
             *(f"  {line}" for line in image["compiles"]),
@@ -102,19 +92,8 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
         ),
-        f"time: {_time(image, jobs, builder)}",
+        "time: see docs/compile.md",
     ]
-
-
-def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
-    assert image.lock.sources
-    soonest, latest = hours(jobs, builder, len(image.spec.arches))
-    estimates = {
-        "torch": f"torch {soonest:.1f} to {latest:.1f} hours",
-        "triton": f"triton {triton_hours(jobs, builder) * 60:.0f} minutes",
-    }
-    times = [estimates[tree.name] for tree in image.lock.sources.trees]
-    return f"{', '.join(times)} (docs/compile.md says how that was measured)"
 
 
 def exported(folder: Path, files: Sequence[Path]) -> str:
@@ -191,14 +170,6 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     return as_called("\n".join(lines))
 
 
-def pod(readme: str, command: str) -> str:
-    """How a printed pod template gets to RunPod, whose API takes no readme."""
-    return (
-        "to create it, save the template as pod.json, export RUNPOD_API_KEY, and run\n\n"
-        f"  {command}\n\nthen paste this readme into the template, in RunPod's console:\n\n{readme}"
-    )
-
-
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
     lines = [answer["command"], ""]
@@ -237,20 +208,9 @@ def verified(proof: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
+def locked(name: str, *, changed: bool) -> str:
     """A line about a resolved lock."""
-    state = "changed" if changed else "unchanged"
-    if isinstance(lock, SourceLock):
-        size = sum(archive.size for archive in lock.archives)
-        count = f"{len(lock.archives)} archives, {size / 1e6:.0f} MB"
-        return f"{name}: {len(lock.trees)} trees, {count}, {state}"
-    if isinstance(lock, DebLock):
-        size = sum(deb.size for deb in lock.debs)
-        return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
-    if isinstance(lock, FactsLock):
-        arches = " ".join(map(str, lock.facts.arches))
-        return f"{name}: code for {arches}; {len(lock.facts.features)} features, {state}"
-    return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
+    return f"{name}: {'changed' if changed else 'unchanged'}"
 
 
 def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -262,11 +222,8 @@ def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[
     ]
 
 
-def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
-    """The state of locked inputs: counts for each lock, and a line for each input that changed.
-
-    With `every`, also a line for each unchanged input.
-    """
+def findings(listed: Sequence[Finding]) -> str:
+    """The state of locked inputs: counts for each lock, and a line for each input that changed."""
     from torch_images.fetch.update import UNCHANGED
 
     lines = []
@@ -277,7 +234,7 @@ def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
         lines += [
             f"  {f.state:<9} {f.name} {f.version} {f.detail}".rstrip()
             for f in ours
-            if every or f.state != UNCHANGED or f.detail
+            if f.state != UNCHANGED or f.detail
         ]
     return as_called("\n".join(lines))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch_images.cli import verb
 from torch_images.cli.options import Json, Options, Registry, flag, option, word
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch_images.build.plan import LockedImage
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
+    from torch_images.host.engine import Engine
 
 
 class Matrix(Json):
@@ -31,11 +32,12 @@ class Matrix(Json):
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
 def matrix(options: Matrix) -> verb.Result:
     """Print every image of images.yaml, and whether it was built and verified."""
-    from torch_images.config import selection
+    from torch_images.config.choose import ALL, choose_glob
+    from torch_images.config.image import describe
     from torch_images.verify import ledger
 
     config, workspace = verb.config(), verb.workspace()
-    specs = selection.select(config, options.select, options.platform or selection.ALL)
+    specs = choose_glob(config, options.select, options.platform or ALL)
     names = dict.fromkeys(specs, "")
     if options.unpublished:
         from torch_images.oci.compression import Compression, parse
@@ -45,7 +47,7 @@ def matrix(options: Matrix) -> verb.Result:
         where = verb.namespace(config, options.registry)
         small = parse(options.compression or Compression.FAST) is Compression.SMALL
         lacking = push.unpublished(
-            *(config, specs, where), lookup=lookup, workspace=workspace, small=small
+            config, specs, where, lookup=lookup, workspace=workspace, small=small
         )
         names = dict(lacking)
     proofs = ledger.read(verb.ROOT)
@@ -54,7 +56,7 @@ def matrix(options: Matrix) -> verb.Result:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
     listed = [
         {
-            **selection.describe(spec),
+            **describe(spec),
             "inputs": states[spec].inputs,
             "tested": states[spec].tested,
             "proof": states[spec].words,
@@ -95,7 +97,7 @@ def pick(options: Pick) -> verb.Result:
     """Print the image to run on a GPU and a driver, how to run it, and why."""
     from torch_images.cli import report
     from torch_images.cli.called import called
-    from torch_images.config.selection import find_image
+    from torch_images.config.choose import choose_id
     from torch_images.locks.image_lock import compat_versions
     from torch_images.pick.drivers import find_driver
     from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
@@ -130,14 +132,9 @@ def pick(options: Pick) -> verb.Result:
         state=state,
     )
     choice = answer(config, model, driver, suggestions, platform=host)
-    spec, image = find_image(config, choice["id"]), choice["image"]
+    spec, image = choose_id(config, choice["id"]), choice["image"]
     published = options.published and _is_published(image, spec.id)
-    choice |= commands(
-        *(config, spec, image),
-        published=published,
-        program=called(),
-        machine=native(),
-    )
+    choice |= commands(config, spec, image, published=published, program=called(), machine=native())
     return verb.Result(data=choice, text=report.picked(choice))
 
 
@@ -158,13 +155,13 @@ def render(options: Render) -> verb.Result:
     """Print an image's Dockerfile, or write its whole build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
-    from torch_images.config.selection import find_image
+    from torch_images.config.choose import choose_id
     from torch_images.errors import UsageError
 
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
     config, workspace = verb.config(), verb.workspace()
-    locked = lock_image(config, find_image(config, options.image), workspace.locks)
+    locked = lock_image(config, choose_id(config, options.image), workspace.locks)
     if options.standalone:
         return _write_standalone(config, locked, Path(options.output))
     context = plan_image(config, locked, verb.ROOT).context
@@ -176,16 +173,15 @@ def render(options: Render) -> verb.Result:
 
 def _write_standalone(config: Config, image: LockedImage, folder: Path) -> verb.Result:
     """Write a standalone folder, and say how to build it. Needs mmdebstrap, but no engine."""
-    from torch_images.build.bake import BuildOptions
+    from torch_images.build.job import BuildOptions
     from torch_images.build.standalone import check_standalone, write_standalone
-    from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
-    how = BuildOptions(mirrors=verb.mirrors(()), locked=True)
+    how = BuildOptions(mirrors=verb.mirrors(), locked=True)
     if not can_bootstrap():  # last, because it may install an engine
         verb.engine(bootstraps=True)
-    write_standalone(config, image, verb.workspace(), how, folder, run=Runner())
+    write_standalone(verb.job(config, cast("Engine", None), how), image, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     command = f"docker buildx build --tag NAME {shlex.quote(str(folder))}"
     text = f"wrote {size / 1e6:.0f} MB to {folder}\nbuild it with: {command}"

@@ -12,7 +12,6 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.tags import floating
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
 from torch_images.verify import ledger
@@ -35,17 +34,8 @@ def tables(config: Config, root: Path, locks: Path) -> dict[str, str]:
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
-    """A text with its parts between "<!-- name -->" and "<!-- end -->" replaced by `parts`.
-
-    Raises UsageError for a name that `parts` lacks.
-    """
-
-    def part(table: re.Match[str]) -> str:
-        if table[2] not in parts:
-            raise UsageError(f"no table is called '{table[2]}'", f"known: {', '.join(parts)}")
-        return f"{table[1]}{parts[table[2]]}{table[3]}"
-
-    return _PART.sub(part, text)
+    """A text with its parts between "<!-- name -->" and "<!-- end -->" replaced by `parts`."""
+    return _PART.sub(lambda match: f"{match[1]}{parts[match[2]]}{match[3]}", text)
 
 
 def _images(config: Config, root: Path, locks: Path) -> str:
@@ -115,31 +105,34 @@ def _drivers(config: Config, locks: Path) -> str:
 
 def _variants(config: Config) -> str:
     """A row for each variant of the catalogue: what it holds, and for which CUDA versions."""
-    specs, rows = matrix(config), []
-    for variant in config.variants:
-        versions = dict.fromkeys(s.cuda.version for s in specs if s.variant == variant)
-        if versions:
-            rows.append((f"`{variant.name}`", variant.description, ", ".join(versions)))
+    specs = matrix(config)
+    rows = [
+        (f"`{variant.name}`", variant.description, ", ".join(versions))
+        for variant in config.variants
+        if (versions := dict.fromkeys(s.cuda.version for s in specs if s.variant == variant))
+    ]
     return _text(["Variant", "Contents", "In the catalogue for CUDA"], rows)
 
 
 def _extras(config: Config) -> str:
     """A row for each extra that a variant has."""
-    rows = []
-    for extra in config.extras:
-        users = [f"`{v.name}`" for v in config.variants if extra in v.extras]
-        if users:
-            rows.append((f"`{extra.name}`", extra.description, ", ".join(users)))
+    rows = [
+        (f"`{extra.name}`", extra.description, ", ".join(users))
+        for extra in config.extras
+        if (users := [f"`{v.name}`" for v in config.variants if extra in v.extras])
+    ]
     return _text(["Extra", "Contents", "In variants"], rows)
 
 
 def _bases(config: Config) -> str:
     """A row for each base of the catalogue, with the CUDA versions that have it by default."""
-    used, rows = {spec.base for spec in matrix(config)}, []
-    for base in config.bases:
-        if base in used:
-            default = [cuda.version for cuda in config.cudas if cuda.base == base.name]
-            rows.append((f"`{base.name}`", base.description, base.python, ", ".join(default)))
+    used = {spec.base for spec in matrix(config)}
+    defaults = {b: ", ".join(c.version for c in config.cudas if c.base == b.name) for b in used}
+    rows = [
+        (f"`{base.name}`", base.description, base.python, defaults[base])
+        for base in config.bases
+        if base in used
+    ]
     return _text(["Base", "Contents", "Python", "Default for CUDA"], rows)
 
 

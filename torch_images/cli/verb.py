@@ -24,6 +24,7 @@ from torch_images.cli.options import Options
 from torch_images.errors import TorchImagesError, UsageError
 
 if TYPE_CHECKING:
+    from torch_images.build.job import BuildOptions, Job
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
     from torch_images.host.workspace import Workspace
@@ -137,21 +138,18 @@ def require_own_locks(locks: Path) -> None:
         )
 
 
-def mirrors(named: Sequence[str]) -> tuple[str, ...]:
-    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
+def mirrors() -> tuple[str, ...]:
+    """The mirrors of the base's packages, from TORCH_IMAGES_MIRROR: URLs, or a sources.list.
 
-    Raises ConfigError for an invalid URL, and UsageError for a password on the command line.
+    Raises ConfigError for an invalid URL.
     """
     from torch_images.host.network import check_url
 
     text = os.environ.get("TORCH_IMAGES_MIRROR", "")
     lines = (line.strip() for line in text.splitlines())
-    from_environment = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
-    chosen = tuple(named) or from_environment
+    chosen = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
     for word in (word for mirror in chosen for word in mirror.split() if "://" in word):
-        check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
-        if named:
-            check_no_user("--mirror", word, "name this mirror in TORCH_IMAGES_MIRROR")
+        check_url("TORCH_IMAGES_MIRROR", word)
     return chosen
 
 
@@ -198,6 +196,21 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
     )
 
 
+def job(config: Config, engine: Engine, options: BuildOptions | None = None) -> Job:
+    """What a verb builds or verifies with: progress is bars on a terminal, lines elsewhere."""
+    from torch_images.build.job import BuildOptions, Job, Shown
+    from torch_images.host.runner import Runner
+
+    return Job(
+        config=config,
+        workspace=workspace(),
+        engine=engine,
+        run=Runner(),
+        options=options or BuildOptions(),
+        shown=Shown(layers=layer_progress, say=say, checks=check_progress),
+    )
+
+
 def complain(name: str, problem: TorchImagesError) -> None:
     """Print the error of one of several items on stderr; the others go on."""
     print(line(problem, name), file=sys.stderr, flush=True)
@@ -233,13 +246,6 @@ def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
 
 
 @contextlib.contextmanager
-def transfer_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows bytes sent of the total: a bar on a terminal, nothing elsewhere."""
-    with _bar(unit="B", unit_scale=True) as show:
-        yield lambda sent, size: show(sent, size or None)
-
-
-@contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
     began = last = time.monotonic()
@@ -260,7 +266,7 @@ def check_progress() -> Iterator[Callable[[float], None]]:
 @contextlib.contextmanager
 def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Shows layers being packed: a bar on a terminal, lines elsewhere."""
-    with transfer_progress() as bar:
+    with _bar(unit="B", unit_scale=True) as bar:
 
         def show(title: str, done: int, size: int) -> None:
             bar(done, size)

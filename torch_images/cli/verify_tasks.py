@@ -29,6 +29,7 @@ def verify(options: Verify) -> verb.Result:
     from dataclasses import asdict
 
     from torch_images.build.build import revision
+    from torch_images.build.job import BuildOptions
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
@@ -42,17 +43,8 @@ def verify(options: Verify) -> verb.Result:
         verb.require_clone("verify --record")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
-    verb.say(f"verifying {plan.spec.id}")
-    with verb.check_progress() as progress:
-        proof = check(
-            *(reference, config, plan, workspace),
-            engine=engine,
-            run=Runner(),
-            reuse=False,
-            fresh=options.no_cache,
-            gpus=options.gpus,
-            progress=progress,
-        )
+    job = verb.job(config, engine, BuildOptions(no_cache=options.no_cache))
+    proof = check(job, reference, plan, gpus=options.gpus)
     if options.record and proof.passed:
         line = ledger.passed(
             plan,
@@ -90,11 +82,10 @@ def reproduce(options: Reproduce) -> verb.Result:
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.config.choose import default_platform
+    from torch_images.config.combine import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import exact, has_host, retry
-    from torch_images.verify import ledger
     from torch_images.verify.reproduce import reproduce as again
 
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
@@ -103,15 +94,8 @@ def reproduce(options: Reproduce) -> verb.Result:
         # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
-    workspace = verb.workspace()
-    verdict = again(
-        *(config, image, workspace),
-        engine=engine,
-        run=Runner(),
-        commit=options.commit,
-        repository=options.repository,
-        recorded=partial(ledger.commit_of, workspace.root),
-    )
+    job = verb.job(config, engine)
+    verdict = again(job, image, commit=options.commit, repository=options.repository)
 
     def require() -> None:
         if not verdict.reproducible:

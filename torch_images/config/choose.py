@@ -1,292 +1,107 @@
-"""Values of axes -> the image with them, or the reason why there is none. Pure."""
+"""Choosing images: by values of axes, by identifier, by a glob of identifiers. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
-from typing import Protocol, TypeVar
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import TypedDict, Unpack
 
-from packaging.version import Version
-
-from torch_images.arch import Capability
-from torch_images.config.extras import Variant
+from torch_images.config.combine import combine, default_platform, value
 from torch_images.config.image import ImageSpec
-from torch_images.config.release import Release
-from torch_images.config.types import (
-    WITH,
-    WITHOUT,
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-    target_range,
-)
+from torch_images.config.matrix import matrix
+from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, shown, suggest
-from torch_images.platforms import AMD64, Platform, native
+from torch_images.platforms import AMD64
+
+ALL = "all"  # every platform
+# CUDA, architectures, torch or source, base, variant, compat, platform.
+_ID = re.compile(
+    r"(cu[0-9]+)(?:-(sm[0-9]{2,3}(?:_sm[0-9]{2,3})*))?-([^-]+)-([^-]+)-([^-]+)(-compat)?(-[^-]+)?"
+)
 
 
-def releases(
-    config: Config, cuda: Cuda, source: Source, base: Base, platform: Platform, *, variant: Variant
-) -> tuple[Release, ...]:
-    """The releases of torch that images of a source and a variant can have, the newest first.
+class _Axes(TypedDict, total=False):
+    cuda: str | None
+    torch: str | None
+    arch: str | None
+    source: str | None
+    base: str | None
+    variant: str | None
+    compat: str | None
+    platform: str | None
 
-    These are the CUDA version's, and those that extras of the variant add. For a compiled source it
-    is the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
+
+def choose(config: Config, **axes: Unpack[_Axes]) -> ImageSpec:
+    """The image with these values of axes, see `combine`."""
+    return combine(config, {axis: str(text) for axis, text in axes.items() if text})
+
+
+def choose_id(config: Config, identifier: str) -> ImageSpec:
+    """The image with this identifier, in the catalogue or not. The inverse of `id`.
+
+    Raises UsageError, with suggestions, for text that is not an identifier, and, with the reason,
+    for an image that cannot be built.
     """
-    if source.compiled:
-        names = [torch for version, torch in source.beside if version == cuda.version]
-    else:
-        names = sorted({*cuda.torch, *variant.torch(cuda.version)}, key=Version, reverse=True)
-    return tuple(config.release(cuda, name, base, platform) for name in names)
-
-
-def choose(
-    config: Config,
-    *,
-    cuda: str | None = None,
-    torch: str | None = None,
-    arch: str | None = None,
-    source: str | None = None,
-    base: str | None = None,
-    variant: str | None = None,
-    compat: str | None = None,
-    platform: str | None = None,
-) -> ImageSpec:
-    """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
-
-    Without `arch` it has code for every architecture of its torch. The default base is the CUDA
-    version's. `torch` is a release, or a minor version for its newest release that the image is
-    built with; the default is the newest of all these. Neither selects a pre-release. `compat` is
-    WITH or WITHOUT, the default. The default platform is this machine's own, or the first one if
-    images.yaml lacks it. Raises UsageError with the reason for an unknown value, an impossible pair
-    and an excluded image.
-    """
-    defaults = config.defaults
-    cuda_ = find("cuda", config.cudas, cuda or defaults.cuda)
-    source_ = find("source", config.sources, source or defaults.source)
-    base_ = find("base", config.bases, base or cuda_.base)
-    variant_ = find("variant", config.variants, variant or defaults.variant)
-    platform_ = find("platform", config.platforms, platform or default_platform(config).name)
-    architectures = _architectures(config, cuda_, arch or "")
-    known = releases(config, cuda_, source_, base_, platform_, variant=variant_)
-    candidates = [
-        ImageSpec(
-            cuda=cuda_,
-            release=release,
-            architectures=architectures,
-            whole=not arch,
-            source=source_,
-            base=base_,
-            variant=variant_,
-            compat=compat == WITH,
-            platform=platform_,
-        )
-        for release in _meant(config, cuda_, torch or "", source_, known)
-    ]
-    if problem := same_files(candidates[0]):
-        raise UsageError(problem, "give that architecture, or none: the files are the same")
-    refused: list[UsageError] = []
-    for spec in candidates:
-        try:
-            return _served(config, spec)
-        except UsageError as error:
-            refused.append(error)
-    if not torch or source_.compiled:
-        raise refused[0]
-    try:
-        other = choose(
-            config,
-            cuda=cuda,
-            arch=arch,
-            source=source,
-            base=base,
-            variant=variant,
-            compat=compat,
-            platform=platform_.name,
-        )
-    except UsageError:
-        raise refused[0] from None
-    hint = f"--torch {other.torch} works" if other.release.facts else ""
-    raise UsageError(refused[0].message, hint)
-
-
-def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
-    """The architectures in a user's text, such as "9.0,12.0"; all for "". Raises UsageError."""
-    if not named:
-        return config.architectures
-    if named == "all":
-        raise UsageError(
-            "'all' is not an architecture",
-            "leave --arch out: the image then has code for all of them",
-        )
-    names = dict.fromkeys(name for name in named.replace(";", ",").split(",") if name)
-    if not names:
-        raise UsageError(f"no architecture in '{shown(named)}'", "give one like 12.0")
-    return tuple(sorted((_arch(config, cuda, n) for n in names), key=lambda a: a.capability))
-
-
-def default_platform(config: Config) -> Platform:
-    """The default platform: this machine's own, else the first of images.yaml."""
-    return native() if native() in config.platforms else config.platforms[0]
-
-
-def _meant(
-    config: Config, cuda: Cuda, torch: str, source: Source, known: tuple[Release, ...]
-) -> tuple[Release, ...]:
-    """The known releases of torch that a user's word selects; "" selects all.
-
-    Raises UsageError for a word that selects none.
-    """
-    if not known:
-        able = ", ".join(version for version, _ in source.beside)
-        raise UsageError(
-            f"source {source.name} is not compiled for CUDA {cuda.version}", f"it is for {able}"
-        )
-    stable = tuple(release for release in known if not release.prerelease)
-    if source.compiled and not torch:
-        return known
-    if not torch and not stable:
-        raise UsageError(
-            f"CUDA {cuda.version} only has pre-releases of torch",
-            f"ask for one with --torch {known[0].version}",
-        )
-    if not torch:
-        return stable
-    if source.compiled:
-        assert source.torch
-        if torch == source.torch.version:
-            return known
-        raise UsageError(
-            f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
-            "leave --torch out, or use --source wheel",
-        )
-    exact = tuple(r for r in known if r.version == torch)
-    meant = exact or tuple(r for r in stable if r.version.startswith(f"{torch}."))
-    if not meant:
-        others = [f"CUDA {c.version}" for c in config.cudas if torch in c.torch]
-        others += [f"variant {v.name}" for v in config.variants if torch in v.torch(cuda.version)]
-        hint = f"{' or '.join(others)} has it" if others else ""
-        raise UsageError(
-            f"CUDA {cuda.version} has no torch '{shown(torch)}'",
-            hint or suggest(torch, (r.version for r in known)),
-        )
-    return meant
-
-
-def _served(config: Config, spec: ImageSpec) -> ImageSpec:
-    """A whole image with the architectures that it serves; any other image unchanged.
-
-    Raises UsageError if an architecture that the user named cannot be built, or none can.
-    """
-    refusals = {a: refusal(config, spec, a) for a in spec.architectures}
-    architectures = spec.architectures
-    if spec.whole:  # leave out refused architectures; if all are, give the commonest reason
-        reason = Counter(refusals.values()).most_common(1)[0][0]
-        architectures = tuple(a for a in architectures if refusals[a] is None) or tuple(
-            a for a in architectures if refusals[a] == reason
-        )
-    for architecture in architectures:
-        if refusals[architecture] is not None:
-            arch = "" if spec.whole else f", arch {architecture.name}"
-            raise UsageError(
-                f"CUDA {spec.cuda.version}, torch {spec.torch}{arch}, source "
-                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
-                f"{_with_compat(spec)}{_on(spec)} cannot be built: {refusals[architecture]}"
+    sms = {arch.capability.sm: arch.name for arch in config.architectures}
+    cudas = {cuda.short: cuda.name for cuda in config.cudas}
+    platforms = {platform.suffix: platform.name for platform in config.platforms}
+    compiled = {source.name for source in config.sources if source.compiled}
+    published = next((s.name for s in config.sources if not s.compiled), "")
+    if match := _ID.fullmatch(identifier):
+        cuda, arches, origin, base, variant, compat, suffix = match.groups("")
+        names = [sms.get(sm, "") for sm in arches.split("_") if sm]
+        if cuda in cudas and suffix in platforms and all(names):
+            spec = choose(
+                config,
+                cuda=cudas[cuda],
+                arch=",".join(names),
+                base=base,
+                variant=variant,
+                compat=WITH if compat else WITHOUT,
+                platform=platforms[suffix],
+                source=origin if origin in compiled else published,
+                torch="" if origin in compiled else origin.removeprefix("torch"),
             )
-    return replace(spec, architectures=architectures)
+            if spec.id == identifier:
+                return spec
+    known = (spec.id for spec in matrix(config))
+    raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
 
 
-def _with_compat(spec: ImageSpec) -> str:
-    """The compat library as a part of a message; "" without it."""
-    return ", with the compat library" if spec.compat else ""
+def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSpec, ...]:
+    """The images of the matrix whose identifier matches one of several globs, by commas.
+
+    `platform` is their platform, or ALL; "" is this machine's own, and any that a glob ends in,
+    such as "*-arm64". Raises UsageError if no image matches.
+    """
+    own = None if platform == ALL else default_platform(config)
+    if platform not in ("", ALL):
+        own = value("platform", config.platforms, platform)
+
+    def fits(spec: ImageSpec, glob: str) -> bool:
+        by_suffix = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)
+        return fnmatchcase(spec.id, glob) and (own in (None, spec.platform) or by_suffix)
+
+    globs = glob.split(",")
+    images = tuple(spec for spec in matrix(config) if any(fits(spec, one) for one in globs))
+    if not images:
+        known = (spec.id for spec in matrix(config) if own in (None, spec.platform))
+        of = f" for {own}" if own else ""
+        raise UsageError(f"no image matches '{shown(glob)}'{of}", suggest(glob, known))
+    return images
 
 
-def _on(spec: ImageSpec) -> str:
-    """The platform as a part of a message; "" for linux/amd64."""
-    return "" if spec.platform == AMD64 else f", platform {spec.platform}"
+def choose_images(config: Config, glob: str, axes: Mapping[str, str]) -> tuple[ImageSpec, ...]:
+    """The images that match a glob or, without a glob, the image with these values of axes.
 
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-T = TypeVar("T", bound=_Named)
-
-
-def find(axis: str, values: tuple[T, ...], wanted: str) -> T:
-    """The value of an axis with this name. Raises UsageError with a suggestion."""
-    for value in values:
-        if value.name == wanted:
-            return value
-    raise UsageError(f"unknown {axis} '{shown(wanted)}'", suggest(wanted, (v.name for v in values)))
-
-
-def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
-    try:
-        capability = Capability.named(wanted)
-        wanted = str(capability)
-    except ValueError as error:
-        raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
-    reason = _impossible(cuda, capability)
-    # An architecture that this CUDA version dropped is impossible, in images.yaml or not.
-    able = [c.version for c in config.cudas if capability in c.targets]
-    if reason and able and capability < max(cuda.targets):
-        hint = f"CUDA {' or '.join(able)} can" if wanted in config.names("arch") else ""
-        known = suggest(wanted, config.names("arch"))
-        raise UsageError(reason, hint or f"images.yaml does not list {wanted} either; {known}")
-    return find("arch", config.architectures, wanted)
-
-
-def _impossible(cuda: Cuda, capability: Capability) -> str | None:
-    if capability in cuda.targets:
-        return None
-    return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
-
-
-def _axes(spec: ImageSpec) -> dict[str, str]:
-    return {
-        "cuda": spec.cuda.version,
-        "torch": spec.torch,
-        "source": spec.source.name,
-        "base": spec.base.name,
-        "variant": spec.variant.name,
-        "compat": WITH if spec.compat else WITHOUT,
-        "platform": spec.platform.name,
-    }
-
-
-def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
-    """Why no host of a platform has an architecture; None if one may."""
-    if not config.foreign(arch, platform):
-        return None
-    return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
-
-
-def same_files(spec: ImageSpec) -> str | None:
-    """Why an image would have the same files as for another architecture; None if it would not."""
-    for arch in spec.architectures if spec.narrowed else ():
-        if other := spec.release.same_code(arch.capability):
-            return (
-                f"torch {spec.torch}{_on(spec)} has no kernel for {arch.name} itself, which runs "
-                f"the code for {other}"
-            )
-    return None
-
-
-def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
-    """Why an image is not built for an architecture; None if it is."""
-    cuda, source = spec.cuda, spec.source
-    if spec.compat and spec.platform.name not in dict(config.compat.repositories):
-        return f"images.yaml names no repository with NVIDIA's compat library for {spec.platform}"
-    published = None if source.compiled else spec.release
-    lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
-    return (
-        _impossible(cuda, arch.capability)
-        or config.excluded(arch=arch.name, **_axes(spec))
-        or in_no_host(config, spec.platform, arch)
-        or (published and published.lacks(arch.capability))
-        or next((reason for reason in lacking if reason), None)
-        or spec.variant.empty(cuda.version, spec.release.version)
-    )
+    A value "" is the default. The platform may be ALL, and is allowed with a glob. Raises
+    UsageError for a glob with other axes, and as `choose_glob` and `choose` do.
+    """
+    platform = axes.get("platform", "")
+    if not glob:
+        platforms = config.names("platform") if platform == ALL else (platform,)
+        return tuple(combine(config, {**axes, "platform": name}) for name in platforms)
+    if any(text for axis, text in axes.items() if axis != "platform"):
+        raise UsageError("--select and single axes exclude each other", "give one or the other")
+    return choose_glob(config, glob, platform)

@@ -153,6 +153,23 @@ def options(axes: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(words)
 
 
+def describe(spec: ImageSpec) -> dict[str, str | bool | list[str]]:
+    """The image as plain data for JSON, which CI matrices read."""
+    return {
+        "id": spec.id,
+        "cuda": spec.cuda.version,
+        "arch": [a.name for a in spec.architectures],
+        "source": spec.source.name,
+        "base": spec.base.name,
+        "variant": spec.variant.name,
+        "compat": spec.compat,
+        "platform": spec.platform.name,
+        "python": spec.base.python,
+        "torch": spec.torch,
+        "repository": spec.repository,
+    }
+
+
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """The values of source, variant and base that are not defaults, in the order of tags."""
     values = (

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from torch_images.config.choose import choose, releases
+from torch_images.config.choose import choose, choose_id
+from torch_images.config.combine import releases
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
@@ -18,24 +19,25 @@ from torch_images.config.lock_requests import (
     locked_images,
     tool_input,
 )
-from torch_images.config.selection import find_image
 from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, suggest
 
 
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every lock file that a pattern chooses, sorted by name; see `select`."""
-    named, lacked = select(config, pattern)
-    chosen = lacked | named
-    return tuple(chosen[name] for name in sorted(chosen))
+    """Every lock file that a pattern chooses, sorted by name; see `choose_locks`."""
+    named, of_images = choose_locks(config, pattern)
+    requests = of_images | named
+    return tuple(requests[name] for name in sorted(requests))
 
 
-def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[str, LockRequest]]:
-    """The locks that a pattern chooses by their own names, and those of images that it names.
+def choose_locks(
+    config: Config, pattern: str
+) -> tuple[dict[str, LockRequest], dict[str, LockRequest]]:
+    """The locks that a pattern names by their own names, and those of images that it names.
 
     The pattern has globs of the names of kept locks, identifiers of images, in the catalogue or
     not, and whole names of such an image's locks, separated by commas. Raises UsageError if nothing
-    matches, and as `find_image` does.
+    matches, and as `choose_id` does.
     """
     requests = _requests(config, locked_images(config))
     tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
@@ -46,8 +48,7 @@ def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[s
         if matching := {name: requests[name] for name in requests if fnmatchcase(name, word)}:
             named |= matching
         elif word.partition("-")[0] in [cuda.short for cuda in config.cudas]:
-            spec = find_image(config, word)
-            of_images |= {item.name: item for item in image_inputs(config, spec)}
+            of_images |= _requests(config, [choose_id(config, word)])
         else:
             named |= _of_name(config, word)
     if not named and not of_images:
@@ -63,7 +64,11 @@ def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequ
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
     """A lock of an image outside the catalogue, by the lock's name; {} if no image has it."""
     for cuda, source, base, platform, variant, compat in itertools.product(
-        *(config.cudas, config.sources, config.bases, config.platforms, config.variants),
+        config.cudas,
+        config.sources,
+        config.bases,
+        config.platforms,
+        config.variants,
         (WITHOUT, WITH),
     ):
         for release in releases(config, cuda, source, base, platform, variant=variant):
@@ -78,9 +83,8 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
                     compat=compat,
                     platform=platform.name,
                 )
-                found = {item.name: item for item in image_inputs(config, spec)}
-                if name in found:
-                    return {name: found[name]}
+                if request := _requests(config, [spec]).get(name):
+                    return {name: request}
     return {}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from torch_images.config.choose import choose, find, releases, same_files
+from torch_images.config.combine import combine, releases, same_files, value
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import WITHOUT, Config
 from torch_images.errors import ConfigError, UsageError
@@ -42,7 +42,7 @@ def combinations(config: Config) -> Iterator[dict[str, str]]:
     for row in config.catalogue:
         for values in itertools.product(*(values for _, values in row.values)):
             named = dict(zip((axis for axis, _ in row.values), values, strict=True))
-            cuda = find("cuda", config.cudas, named.get("cuda", config.defaults.cuda))
+            cuda = value("cuda", config.cudas, named.get("cuda", config.defaults.cuda))
             yield {
                 "cuda": cuda.version,
                 "source": config.defaults.source,
@@ -57,13 +57,13 @@ def combinations(config: Config) -> Iterator[dict[str, str]]:
 def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
     """The images of one combination of values. Raises UsageError."""
     axes = {axis: value for axis, value in named.items() if value != _EACH}
-    newest = choose(config, **axes)
+    newest = combine(config, axes)
     torches = [newest]
     if named.get("torch") == _EACH:
         same = (newest.cuda, newest.source, newest.base, newest.platform)
         known = releases(config, *same, variant=newest.variant)
         stable = (r.version for r in known if not r.prerelease)
-        torches = [choose(config, **axes, torch=version) for version in stable]
+        torches = [combine(config, {**axes, "torch": version}) for version in stable]
     if named.get("arch") != _EACH:
         return tuple(torches)
     alone = (

@@ -49,7 +49,9 @@ _MINIMUM = ("?essential", "?priority(required)", "apt")
 _PROBLEMS = (
     Diagnosis(
         r"No space left on device",
-        *(DiskError, "the disk filled up while making {what}", "free some space"),
+        DiskError,
+        "the disk filled up while making {what}",
+        "free some space",
     ),
     Diagnosis(
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
@@ -61,13 +63,13 @@ _PROBLEMS = (
         r"Release file for \S+ is (?:expired|not valid yet)",
         NetworkError,
         "{what}: the mirror's index of {suite} is too old or from the future",
-        "correct this machine's clock, or name another mirror with --mirror or TORCH_IMAGES_MIRROR",
+        "correct this machine's clock, or name another mirror in TORCH_IMAGES_MIRROR",
     ),
     Diagnosis(
         r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
         NetworkError,
         "{what}: the mirror could not be reached or lacks {suite}",
-        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_MIRROR",
     ),
     Diagnosis(
         r"unable to pick chroot mode",

@@ -266,7 +266,7 @@ def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
     names = ", ".join(f"{deb.name} {deb.version}" for deb in fetched.vanished)
     return LockError(
         f"locks/{lock.name}.json: no mirror and no snapshot archive has {names}",
-        f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",
+        f"run `invoke lock --select {lock.name}`, or name a mirror in TORCH_IMAGES_MIRROR",
     )
 
 

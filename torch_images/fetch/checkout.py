@@ -20,8 +20,9 @@ from packaging.version import InvalidVersion, Version
 
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Tree
-from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.errors import CommandError, DiskError, LockError, NetworkError, UsageError
 from torch_images.host.cache import Part, filling, used
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.git import environment
 from torch_images.host.network import Network, check_url
 from torch_images.host.runner import Completed, Runner
@@ -31,6 +32,36 @@ _PARALLEL = 8  # submodules fetched in parallel
 _VERSION_FILE = "version.txt"
 _LONGEST_VERSION = 40  # characters; a tag has at most 128, and has more parts
 _LARGEST_FILE = 65536  # bytes of a file that is read here; these files have a line or two
+
+# Messages of git.
+_PROBLEMS = (
+    Diagnosis(
+        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
+        r"unadvertised|did not contain|pathspec",
+        LockError,
+        "{repository} has no commit {commit}",
+        "correct it in images.yaml",
+    ),
+    Diagnosis(
+        r"ENOSPC|No space left",
+        DiskError,
+        "the disk filled up while cloning {repository}",
+        "free some space",
+    ),
+    Diagnosis(
+        r"transport '(?P<kind>\w+)' not allowed",
+        LockError,
+        "a submodule of {repository} is not on the network: its address is of type {kind}",
+        "check it out in a clone, and name that folder with --torch-source",
+    ),
+    Diagnosis(
+        "",
+        NetworkError,
+        "{repository} could not be cloned: {message}",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder "
+        "with --torch-source",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -44,33 +75,33 @@ class _Git:
         return self.run.run(["git", "-C", str(folder), *words], env=self.env, check=check)
 
 
-def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
+def check_out(locked: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
     """The folder with a tree, from the cache or its repository.
 
     The parent folder contains nothing else and can be a build context. The tree itself cannot,
     because BuildKit would obey its .dockerignore. Raises NetworkError if the repository is
     unreachable, and LockError if it lacks the commit.
     """
-    folder = _folder(wanted, cache)
+    folder = _folder(locked, cache)
     if folder.exists():
         return used(folder) / "tree"
     git = _Git(run, environment(network))
     with filling(folder) as new:
         tree = new / "tree"
         try:
-            _obtain(git, tree, wanted.repository, wanted.commit)
-            git(tree, "checkout", "--quiet", "--detach", wanted.commit)
-            if "://" not in wanted.repository:
-                _seed(git, tree, Path(wanted.repository))
+            _obtain(git, tree, locked.repository, locked.commit)
+            git(tree, "checkout", "--quiet", "--detach", locked.commit)
+            if "://" not in locked.repository:
+                _seed(git, tree, Path(locked.repository))
             update = ["submodule", "--quiet", "update", "--init", "--recursive"]
             update.append(f"--jobs={_PARALLEL}")
             if git(tree, *update, "--depth=1", check=False).code:
                 git(tree, *update)
             status = git(tree, "submodule", "status", "--recursive").output
         except CommandError as error:
-            raise _problem(wanted.repository, wanted.commit, error) from None
+            raise _problem(error, locked.repository, locked.commit) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
-            raise LockError(f"the submodules of {wanted.repository} do not match its commit")
+            raise LockError(f"the submodules of {locked.repository} do not match its commit")
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
     return folder / "tree"
@@ -138,7 +169,7 @@ def with_tree(
     NetworkError, LockError, or UsageError, also for a version that no image can have.
     """
     repository, commit = parse(text, run)
-    named = replace(tree, repository=repository, commit=commit)
+    chosen = replace(tree, repository=repository, commit=commit)
     locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
     folder = _folder(locked, cache)
     if folder.exists():
@@ -146,17 +177,17 @@ def with_tree(
     else:
         stated = _stated(repository, commit, network, run)
     if stated is not None:
-        named = replace(named, version=_checked(stated, text))
+        chosen = replace(chosen, version=_checked(stated, text))
     if obtain:
         check_out(locked, cache=cache, network=network, run=run)
     if "://" not in repository:  # an image must not contain a path of this host
-        named = replace(named, repository=_origin(repository, run))
-    return named
+        chosen = replace(chosen, repository=_origin(repository, run))
+    return chosen
 
 
-def _folder(wanted: LockedTree, cache: Path) -> Path:
+def _folder(locked: LockedTree, cache: Path) -> Path:
     """The folder of a complete tree in the cache."""
-    return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
+    return cache / Part.SOURCES / f"{locked.name}-{locked.commit}"
 
 
 def _obtain(git: _Git, folder: Path, source: str, commit: str, *options: str) -> None:
@@ -219,7 +250,7 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
                 )
             return git(folder, "cat-file", "blob", blob).output
         except CommandError as error:
-            raise _problem(repository, commit, error) from None
+            raise _problem(error, repository, commit) from None
 
 
 def _checked(stated: str, text: str) -> str:
@@ -245,25 +276,5 @@ def _origin(folder: str, run: Runner) -> str:
     return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 
-def _problem(repository: str, commit: str, error: CommandError) -> Exception:
-    """The error for the user, from the output of a failed git."""
-    text = " ".join(error.output.split())
-    if re.search(
-        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
-        r"unadvertised|did not contain|pathspec",
-        text,
-    ):
-        return LockError(f"{repository} has no commit {commit}", "correct it in images.yaml")
-    if re.search(r"ENOSPC|No space left", text):
-        return error
-    if refused := re.search(r"transport '(\w+)' not allowed", text):
-        return LockError(
-            f"a submodule of {repository} is not on the network: its address is of type "
-            f"{refused[1]}",
-            "check it out in a clone, and name that folder with --torch-source",
-        )
-    return NetworkError(
-        f"{repository} could not be cloned: {text[-200:]}",
-        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder "
-        "with --torch-source",
-    )
+def _problem(error: CommandError, repository: str, commit: str) -> Exception:
+    return refusal(_PROBLEMS, error.output, repository=repository, commit=commit)

@@ -71,8 +71,8 @@ def fetch(
         return Fetched(files=files, vanished=())
     source = _Source(network, mirrors(), snapshot, lock.snapshot)
     with workers(_CONNECTIONS) as pool:
-        got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
-    vanished = tuple(deb for deb, is_here in zip(missing, got, strict=True) if not is_here)
+        fetched = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
+    vanished = tuple(deb for deb, is_here in zip(missing, fetched, strict=True) if not is_here)
     present = {d: p for d, p in files.items() if d not in vanished}
     return Fetched(files=present, vanished=vanished, silent=source.problem)
 
@@ -170,14 +170,14 @@ def available(
 
     Raises NetworkError if none that answers has a package, and one does not answer.
     """
-    source, found = _Source(network, mirrors, snapshot, lock.snapshot), set()
+    source, present = _Source(network, mirrors, snapshot, lock.snapshot), set()
     for deb in debs:
         answers = [source.status(url) for url in source.urls(deb)]
         if requests.codes.ok in answers:
-            found.add(deb)
+            present.add(deb)
         elif None in answers:
             raise unsettled([deb], source.problem)
-    return found
+    return present
 
 
 class _Source:
@@ -230,11 +230,11 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
 
     Raises LockError if there are only other files, NetworkError if no host answers, DiskError.
     """
-    other, asked = "", False
+    other, answered = "", False
     for url in urls:
         if (answer := source.get(url)) is None:
             continue
-        asked = True
+        answered = True
         if answer.status_code != requests.codes.ok:
             answer.close()
             continue
@@ -252,7 +252,7 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
             f"sha256:{pinned.sha256}, found {other}",
             "the server has another one; if that is intended, run `invoke lock --renew --all`",
         )
-    if not asked:
+    if not answered:
         raise _unreachable(source)
     return False
 
@@ -300,12 +300,12 @@ def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
         f"no answering archive has {names}, and one does not answer: {problem}",
-        "check network and proxy, or name a mirror that has them with --mirror",
+        "check network and proxy, or name a mirror that has them in TORCH_IMAGES_MIRROR",
     )
 
 
 def _unreachable(source: _Source) -> NetworkError:
     return NetworkError(
         f"no mirror could be reached: {source.problem or 'none is named'}",
-        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_MIRROR",
     )

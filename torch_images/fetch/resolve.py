@@ -10,7 +10,6 @@ applies it to direct requirements only, so torch's triton would come from the ma
 from __future__ import annotations
 
 import datetime as dt
-import re
 import sys
 import tempfile
 import tomllib
@@ -34,6 +33,7 @@ from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import endless, uv_command
+from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
@@ -42,6 +42,17 @@ from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
+
+# Messages of uv.
+_PROBLEMS = (
+    Diagnosis(
+        r"error\s+sending\s+request|Could\s+not\s+connect|Failed\s+to\s+fetch|dns\s+error",
+        NetworkError,
+        "the package index could not be reached",
+        "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
+    ),
+    Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +78,7 @@ class Requirements:
 
 
 def resolve(
-    wanted: Requirements, *, network: Network, run: Runner, index: Index | None = None
+    requirements: Requirements, *, network: Network, run: Runner, index: Index | None = None
 ) -> WheelLock:
     """Resolve requirements and their dependencies to one wheel each, by uv's choice.
 
@@ -76,23 +87,23 @@ def resolve(
     wheel.
     """
     if not index:
-        return _resolve(wanted, network, run)
-    with PackageIndex(network) as asked, tempfile.TemporaryDirectory() as scratch:
-        write_pages(index, asked, Path(scratch))
+        return _resolve(requirements, network, run)
+    with PackageIndex(network) as client, tempfile.TemporaryDirectory() as scratch:
+        write_pages(index, client, Path(scratch))
         try:
-            return _resolve(wanted, network, run, index, Path(scratch).as_uri())
+            return _resolve(requirements, network, run, index, Path(scratch).as_uri())
         except LockError as error:
             hint = f"list packages that only {index.url} has under `packages` of this index"
             raise LockError(error.message, hint) from None
 
 
-def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
+def write_pages(index: Index, client: PackageIndex, folder: Path) -> None:
     """Write an index (PEP 503) with the pages of the packages listed for another index.
 
     Raises NetworkError.
     """
     with workers(8) as pool:
-        pages = pool.map(lambda name: asked.files(name, index.url), index.packages)
+        pages = pool.map(lambda name: client.files(name, index.url), index.packages)
     for name, files in zip(index.packages, pages, strict=True):
         lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
         (folder / name).mkdir()  # a page without links, too: else uv asks the main index
@@ -102,33 +113,42 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
 
 
 def _resolve(
-    wanted: Requirements, network: Network, run: Runner, index: Index | None = None, pages: str = ""
+    requirements: Requirements,
+    network: Network,
+    run: Runner,
+    index: Index | None = None,
+    pages: str = "",
 ) -> WheelLock:
     """As `resolve`; `pages` is the URL of the folder with the pages of `index`."""
-    python, platform, constraints = wanted.python, wanted.platform, wanted.constraints
-    if wanted.beside:
-        both = (*wanted.words, *wanted.beside)
-        wider = replace(wanted, words=both, beside=(), alone=False)
+    python, platform, constraints = (
+        requirements.python,
+        requirements.platform,
+        requirements.constraints,
+    )
+    if requirements.beside:
+        both = (*requirements.words, *requirements.beside)
+        wider = replace(requirements, words=both, beside=(), alone=False)
         versions = _resolve(wider, network, run, index, pages).versions()
         constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
         overrides = Path(folder, "overrides.txt")
-        overrides.write_text("\n".join(wanted.overrides))
+        overrides.write_text("\n".join(requirements.overrides))
         command = uv_command("pip", "compile", "--quiet", "--no-header", "--no-annotate")
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
         # Name this Python, though nothing is built with it: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", python]
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
-        command += [f"--overrides={overrides}"] if wanted.overrides else []
-        command += ["--no-deps"] if wanted.alone else []
+        command += [f"--overrides={overrides}"] if requirements.overrides else []
+        command += ["--no-deps"] if requirements.alone else []
         try:
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
-            run.run(command, env=env, stdin="\n".join(wanted.words))
+            run.run(command, env=env, stdin="\n".join(requirements.words))
         except CommandError as error:
-            raise endless(error) or _resolve_error(error.output) from None
+            text = error.output.replace("\u2570\u2500\u25b6", "")
+            raise endless(error) or refusal(_PROBLEMS, text) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, python, platform)
     with workers(8) as pool:
@@ -145,10 +165,10 @@ def _resolve(
         for (package, wheel), count in zip(chosen, sizes, strict=True)
     ]
     return WheelLock(
-        name=wanted.name,
-        date=wanted.date,
+        name=requirements.name,
+        date=requirements.date,
         python=python,
-        request=tuple(sorted(wanted.words)),
+        request=tuple(sorted(requirements.words)),
         wheels=tuple(sorted(wheels)),
         platform=platform,
     )
@@ -215,13 +235,3 @@ def _size(url: str, network: Network) -> int:
     if count := size(url, network):
         return count
     raise NetworkError(f"the size of {_filename(url)} could not be read: the file is gone")
-
-
-def _resolve_error(output: str) -> Exception:
-    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
-    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
-        return NetworkError(
-            "the package index could not be reached",
-            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
-        )
-    return LockError(f"no set of wheels meets the requirements: {text[:400]}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch_images import jsondoc
 from torch_images.config.types import Cuda
-from torch_images.errors import LockError
+from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
 from torch_images.host.cache import Part, filling, used
@@ -98,8 +98,8 @@ def resolve_sources(
     Raises NetworkError, LockError, DiskError.
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees, archives=known)
-    wanted = next((tree for tree in trees if tree.name == "triton"), None)
-    triton = check_out(wanted, cache=cache, network=network, run=run) if wanted else None
+    tree = next((tree for tree in trees if tree.name == "triton"), None)
+    triton = check_out(tree, cache=cache, network=network, run=run) if tree else None
     return replace(lock, archives=_archives(triton, lock, cache, network)[0])
 
 
@@ -112,30 +112,24 @@ def resolve_toolkit(
     Raises NetworkError, and LockError for an archive that the release lacks.
     """
     url = f"{root}/redistrib_{cuda.release}.json"
+    archives = []
     try:
         listed = jsondoc.parse(read(url, network))
-    except jsondoc.MalformedError as error:
-        raise LockError(f"{url} is not a list of archives: {error}") from None
-    archives = []
-    for wanted in cuda.archives:
-        try:
-            file = jsondoc.member(listed, wanted, _PLATFORM, kind=dict)
-            path = jsondoc.member(file, "relative_path", kind=str)
-            size = jsondoc.member(file, "size", kind=str)  # NVIDIA writes it as text
-            archives.append(
-                LockedArchive(
-                    name=wanted,
-                    version=jsondoc.member(listed, wanted, "version", kind=str),
-                    url=f"{root}/{path}",
-                    size=int(size),
-                    sha256=jsondoc.member(file, "sha256", kind=str),
-                )
+        for package in cuda.archives:
+            file = listed[package][_PLATFORM]
+            archive = LockedArchive(
+                name=package,
+                version=listed[package]["version"],
+                url=f"{root}/{file['relative_path']}",
+                size=int(file["size"]),  # NVIDIA writes it as text
+                sha256=file["sha256"],
             )
-        except ValueError:  # also for an invalid size
-            raise LockError(
-                f"CUDA release {cuda.release} has no {wanted} for {_PLATFORM}",
-                "correct `archives` in images.yaml",
-            ) from None
+            archives.append(archive)
+    except (ValueError, LookupError, TypeError) as error:
+        raise LockError(
+            f"{url} does not list all archives for {_PLATFORM}: {shown(str(error))}",
+            "correct `archives` in images.yaml",
+        ) from None
     return SourceLock(name=name, date=date, request=request, archives=tuple(sorted(archives)))
 
 
@@ -149,8 +143,8 @@ def _archives(
     if triton is None:
         return (), []
     known = {(a.name, a.version): a for a in lock.archives}
-    wanted, new = [], []
-    for name, version, url, sha256 in _wanted(triton):
+    archives, new = [], []
+    for name, version, url, sha256 in _downloads(triton):
         archive = known.get((name, version))
         if archive is None or (sha256 and archive.sha256 != sha256):
             digest, size = discover(url, cache / Part.ARCHIVES, network)
@@ -162,11 +156,11 @@ def _archives(
             archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
             if not sha256:
                 new.append(archive)
-        wanted.append(archive)
-    return tuple(sorted(wanted)), new
+        archives.append(archive)
+    return tuple(sorted(archives)), new
 
 
-def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
+def _downloads(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     """Name, version, URL and SHA-256 of each archive that Triton's setup.py would download.
 
     The SHA-256 is "" if the tree does not state one. Raises LockError if the files that name the

@@ -90,7 +90,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
 def _wheels_today(
     item: WheelRequest, folder: Path, resolver: Resolver, today: dt.date
 ) -> WheelLock:
-    wanted = Requirements(
+    requirements = Requirements(
         name=item.name,
         words=item.request,
         python=item.python,
@@ -101,7 +101,7 @@ def _wheels_today(
         overrides=item.overrides,
         alone=item.alone,
     )
-    wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
+    wheels = resolve(requirements, network=resolver.network, run=resolver.run, index=item.index)
     complete.check_runtime(wheels, item.runtime)
     return wheels
 
@@ -220,29 +220,29 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -
         yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
-def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]:
+def _sources(name: str, lock: SourceLock, network: Network) -> Iterable[Finding]:
     """The state of each archive and tree of a source, from the servers of the archives.
 
     A tree cannot change, nor can its needs: its commit is its hash.
     """
-    for archive in held.archives:
+    for archive in lock.archives:
         count, state, detail = size(network.mirrored(archive.url), network), UNCHANGED, ""
         if count is None:
             state, detail = VANISHED, f"{archive.url} is gone"
         elif count != archive.size:
             state, detail = ALTERED, f"expected {archive.size} bytes, found {count}"
         yield Finding(name, archive.name, archive.version, state, detail)
-    for tree in held.trees:
+    for tree in lock.trees:
         yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 
 
-def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
+def _archives(name: str, lock: SourceLock, fresh: SourceLock) -> Iterable[Finding]:
     """The state of each archive of a compiler."""
-    offered = {archive.name: archive for archive in now.archives}
-    locked = {archive.name for archive in held.archives}
-    for archive in held.archives:
+    offered = {archive.name: archive for archive in fresh.archives}
+    locked = {archive.name for archive in lock.archives}
+    for archive in lock.archives:
         yield Finding(name, archive.name, archive.version, *_change(archive, offered))
-    for archive in now.archives:
+    for archive in fresh.archives:
         if archive.name not in locked:
             yield Finding(name, archive.name, archive.version, NEWER, "not locked")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from torch_images.config.release import Facts
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.resolve import Requirements, resolve
@@ -43,8 +42,10 @@ def find_cudas(
     for torch in releases:
         try:
             words = (f"torch=={torch}",)
-            wanted = Requirements(name=f"torch-{torch}", words=words, python=python, date=date)
-            lock = resolve(wanted, network=network, run=run)
+            requirements = Requirements(
+                name=f"torch-{torch}", words=words, python=python, date=date
+            )
+            lock = resolve(requirements, network=network, run=run)
         except LockError as error:
             cudas[torch] = error.message
         else:
@@ -100,44 +101,11 @@ def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]
     return tuple(sorted(stay, key=Version))
 
 
-def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str]:
-    """The changes that a reviewer must look at, a line each. Pure."""
+def review(after: Config, plans: Sequence[Plan]) -> Iterator[str]:
+    """What a reviewer must look at, a line each. Pure."""
     for one in plans:
         yield one.sentence
         for torch in one.added:
             lacking = [x.name for x in after.extras if x.pins and x.pinned(torch) is None]
             if lacking:
                 yield f"torch {torch}: images.yaml has no pins of {', '.join(lacking)} for it"
-    old = {(f.cuda, f.torch, f.python, f.platform): f for f in before.facts}
-    for facts in after.facts:
-        name = f"CUDA {facts.cuda}, torch {facts.torch}, Python {facts.python}, {facts.platform}"
-        previous = old.get((facts.cuda, facts.torch, facts.python, facts.platform))
-        if previous == facts:
-            continue
-        previous = previous or _previous(before, facts)
-        if previous:
-            yield from (f"{name}: {text}" for text in _changes(previous, facts))
-
-
-def _previous(config: Config, facts: Facts) -> Facts | None:
-    """The facts of the newest older release of the same CUDA version, Python and platform."""
-    older = [
-        f
-        for f in config.facts
-        if (f.cuda, f.python, f.platform) == (facts.cuda, facts.python, facts.platform)
-        and Version(f.torch) < Version(facts.torch)
-    ]
-    return max(older, key=lambda f: Version(f.torch), default=None)
-
-
-def _changes(before: Facts, after: Facts) -> Iterator[str]:
-    """The differences between the facts of two releases."""
-    that = f" against torch {before.torch}" if before.torch != after.torch else ""
-    for what, old, new in (
-        ("code for", [str(a) for a in before.arches], [str(a) for a in after.arches]),
-        ("feature", before.features, after.features),
-    ):
-        lost, won = ([x for x in old if x not in new], [x for x in new if x not in old])
-        words = [f"without {what} {', '.join(lost)}"] if lost else []
-        words += [f"with {what} {', '.join(won)}"] if won else []
-        yield from (f"{text}{that}" for text in words)

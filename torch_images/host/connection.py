@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,9 @@ _HINT = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the envi
 _CONTEXT = (
     Diagnosis(
         r'context "(?P<name>.*)"(?:: context not found| does not exist)',
-        *(EngineError, "there is no Docker context '{name}'", _HINT),
+        EngineError,
+        "there is no Docker context '{name}'",
+        _HINT,
     ),
     Diagnosis("", EngineError, "the docker CLI names no engine: {message}", _HINT),
 )
@@ -40,36 +41,25 @@ _CONTEXT = (
 class Endpoint:
     """An engine's address, such as "unix:///var/run/docker.sock" or "tcp://host:2376".
 
-    With `tls`, `ca` and the pair `client` are certificate files, None if missing, and `verify` says
-    whether the engine's certificate is checked.
+    `tls` has its certificates; False without TLS.
     """
 
     host: str
-    tls: bool = False
-    verify: bool = True
-    ca: Path | None = None
-    client: tuple[Path, Path] | None = None
+    tls: TLSConfig | bool = False
 
 
 def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
     """The engine that the docker CLI would use; it need not be running.
 
-    Raises EngineError for an unknown or damaged context, for an unreadable Docker configuration
-    that could name the engine, for an invalid DOCKER_HOST, and if there is no CLI.
+    Raises EngineError for an unknown or damaged context, for an invalid DOCKER_HOST, and if there
+    is no CLI.
     """
     try:
         done = run.run(["docker", "context", "inspect"])
     except CommandError as error:
-        raise _refused(error.output, environ) from None
+        raise refusal(_CONTEXT, error.output.strip().rpartition("\n")[2]) from None
     except TorchImagesError as error:  # there is no CLI
         raise EngineError(error.message, error.hint) from None
-    chosen = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT")
-    if not chosen and re.search(r"config ?file", done.errors, re.IGNORECASE):
-        # The CLI warns, and speaks to the default engine.
-        raise EngineError(
-            f"Docker's configuration cannot be read: {done.errors.strip().splitlines()[-1]}",
-            "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
-        )
     return _endpoint(json.loads(done.output)[0], environ)
 
 
@@ -89,7 +79,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
     try:
         client = docker.DockerClient(
             base_url=endpoint.host,
-            tls=_tls(endpoint),
+            tls=endpoint.tls,
             timeout=600,  # seconds; the engine is silent while it unpacks layers
         )
         number = client.version()["Version"]
@@ -121,15 +111,6 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
     return engine
 
 
-def _tls(endpoint: Endpoint) -> TLSConfig | bool:
-    """An endpoint's certificates for docker-py; False without TLS."""
-    if not endpoint.tls or not endpoint.host.startswith("tcp://"):
-        return False
-    client = endpoint.client and (str(endpoint.client[0]), str(endpoint.client[1]))
-    ca = str(endpoint.ca) if endpoint.ca else None
-    return TLSConfig(client_cert=client, ca_cert=ca, verify=endpoint.verify)
-
-
 def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     """The endpoint in a context of `docker context inspect`."""
     engine = context["Endpoints"]["docker"]
@@ -139,23 +120,11 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     if material and not folder.is_absolute():
         path = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG")
         folder = Path(path or home() / ".docker")
-    pair = {"cert.pem", "key.pem"} <= set(material)
-    return Endpoint(
-        host=str(engine["Host"]),
-        tls=bool(material) or skip,
+    pair = str(folder / "cert.pem"), str(folder / "key.pem")
+    tls = (bool(material) or skip) and TLSConfig(
+        client_cert=pair if {"cert.pem", "key.pem"} <= set(material) else None,
+        ca_cert=str(folder / "ca.pem") if "ca.pem" in material else None,
         verify=not skip,
-        ca=folder / "ca.pem" if "ca.pem" in material else None,
-        client=(folder / "cert.pem", folder / "key.pem") if pair else None,
     )
-
-
-def _refused(output: str, environ: Mapping[str, str]) -> TorchImagesError:
-    """The error for a CLI that names no engine, from its `output`."""
-    reason = output.strip().rpartition("\n")[2]
-    if host := environ.get("DOCKER_HOST"):
-        # The reason may quote a password.
-        return EngineError(
-            "DOCKER_HOST names no engine" + ("" if "@" in host else f": {reason}"),
-            "give an address such as unix:///var/run/docker.sock or tcp://HOST:PORT",
-        )
-    return refusal(_CONTEXT, reason)
+    host = str(engine["Host"])
+    return Endpoint(host=host, tls=tls if host.startswith("tcp://") else False)

@@ -25,8 +25,8 @@ from torch_images.host.network import cause
 class Diagnosis:
     """The error for messages that match a pattern.
 
-    `text` is a template: it may name the pattern's groups, `match` (all that the pattern matched),
-    `message` (all of it, on one line), and what the caller of `diagnose` adds.
+    `text` and `hint` are templates: they may name the pattern's groups, `match` (all that the
+    pattern matched), `message` (all of it, on one line), and what the caller of `diagnose` adds.
     """
 
     pattern: str
@@ -69,7 +69,9 @@ GPU = (
 LOAD = (
     Diagnosis(
         "no space left",
-        *(DiskError, "the engine's disk is full", "free some with `invoke gc --images`"),
+        DiskError,
+        "the engine's disk is full",
+        "free some with `invoke gc --images`",
     ),
     Diagnosis("", EngineError, "the engine refused the layers: {message}", "build again"),
 )
@@ -78,12 +80,14 @@ LOAD = (
 REGISTRY = (
     Diagnosis(
         r"not found|(?:manifest|name) unknown|denied|no such (?!host)",
-        *(UsageError, "no registry gives you {image}: {message}"),
+        UsageError,
+        "no registry gives you {image}: {message}",
         "check its name, or `docker login`",
     ),
     Diagnosis(
         "",
-        *(NetworkError, "the registry of {image} could not be reached: {message}"),
+        NetworkError,
+        "the registry of {image} could not be reached: {message}",
         "check network, proxy and login",
     ),
 )
@@ -132,7 +136,9 @@ _BAKE = (
     ),
     Diagnosis(
         r"buildkit.*not (?:enabled|supported)|unknown flag: --",
-        *(EngineError, "this docker buildx is too old", "0.13 or newer is needed"),
+        EngineError,
+        "this docker buildx is too old",
+        "0.13 or newer is needed",
     ),
 )
 
@@ -146,7 +152,9 @@ _COMPILE = (
     ),
     Diagnosis(
         r"^unfinished: (?P<reason>.*)",
-        *(UnfinishedError, "{reason}", "run the same command again to continue"),
+        UnfinishedError,
+        "{reason}",
+        "run the same command again to continue",
     ),
     Diagnosis(
         r"^the disk is full: ",
@@ -177,7 +185,8 @@ def diagnose(table: Sequence[Diagnosis], output: str, **facts: str) -> TorchImag
         if match := re.search(each.pattern, output, re.DOTALL):
             own = {"match": match[0], "message": output}
             words = {k: " ".join(v.split()) for k, v in (own | match.groupdict("")).items()}
-            return each.error(each.text.format(**facts, **words), each.hint)
+            text, hint = (template.format(**facts, **words) for template in (each.text, each.hint))
+            return each.error(text, hint)
     return None
 
 

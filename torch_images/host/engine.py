@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +22,7 @@ from docker.types import Mount
 from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
+from torch_images.errors import EngineError, NetworkError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
@@ -111,14 +111,10 @@ class Engine:
         unpacked.
         """
         try:
-            return sum(self.layer_sizes(image))
+            return sum(step["Size"] for step in self._api.history(image))
         except docker.errors.NotFound:  # the engine lists an image before its layers are unpacked
             problem = f"'{image}' is incomplete: another command is loading or removing it"
             raise UsageError(problem, "wait for that command, or load the image again") from None
-
-    def layer_sizes(self, image: str) -> tuple[int, ...]:
-        """Unpacked bytes of each step of an image's history, the first one first."""
-        return tuple(step["Size"] for step in reversed(self._api.history(image)))
 
     def digest(self, image: str) -> str | None:
         """The digest of an image by tag or id; None if the engine does not have it."""
@@ -193,12 +189,12 @@ class Engine:
             events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             with contextlib.closing(events):
                 for event in events:
-                    problem = _problem(event)
+                    problem = str(event.get("error") or "")
                     # An image named by digest is right if the engine has it, despite the problem.
                     if problem and not ("@" in image and self.digest(image)):
                         raise refusal(REGISTRY, problem, image=image)
         except docker.errors.APIError as error:
-            raise _registry_error(image, error) from None
+            raise refusal(REGISTRY, str(error.explanation or error), image=image) from None
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
@@ -257,8 +253,8 @@ class Engine:
         try:
             events = self._api.load_image(iter(archive))
             for event in events:
-                if problem := _problem(event):
-                    raise refusal(LOAD, problem)
+                if problem := event.get("error"):
+                    raise refusal(LOAD, str(problem))
         except docker.errors.APIError as error:
             raise refusal(LOAD, str(error.explanation or error)) from None
         except requests.RequestException as error:
@@ -334,13 +330,3 @@ class Engine:
                 yield self._client.containers.create(image, list(command), name=name, **options)
             finally:
                 remove()
-
-
-def _problem(event: Mapping[str, Any]) -> str:
-    """The error in a progress event of the engine, else ""."""
-    return str(event.get("error") or "")
-
-
-def _registry_error(image: str, error: docker.errors.APIError) -> TorchImagesError:
-    """The error for an image that cannot be pulled from a registry."""
-    return refusal(REGISTRY, str(error.explanation or error), image=image)

@@ -95,13 +95,14 @@ def detect(environ: Mapping[str, str]) -> Network:
     for name in (*_PROXY_VARIABLES, *_INDEX_VARIABLES, *_MIRROR_VARIABLES):
         if name != "NO_PROXY":
             check_url(name, proxies.get(name) or environ.get(name, ""))
+    shared = environ.get(_CACHE_VARIABLE)
     return Network(
         ca_bundle=bundle,
         proxies=tuple((name, url) for name, url in proxies.items() if url),
         index=next((environ[n] for n in _INDEX_VARIABLES if environ.get(n)), None),
         compat_mirror=environ.get("TORCH_IMAGES_COMPAT_MIRROR", "").rstrip("/") or None,
         source_mirror=environ.get("TORCH_IMAGES_SOURCE_MIRROR", "").rstrip("/") or None,
-        compile_cache=_compile_cache(environ),
+        compile_cache=((_CACHE_VARIABLE, shared),) if shared else (),
     )
 
 
@@ -128,12 +129,6 @@ def split_user(url: str) -> tuple[str, str, str]:
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return bare, unquote(parts.username or ""), unquote(parts.password or "")
-
-
-def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Environment of ccache for a shared cache, in addition to the builder's own."""
-    shared = environ.get(_CACHE_VARIABLE)
-    return ((_CACHE_VARIABLE, shared),) if shared else ()
 
 
 def cause(error: requests.RequestException) -> str:

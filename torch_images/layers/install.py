@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import installer
 from installer.destinations import WheelDestination
@@ -46,6 +46,8 @@ from torch_images.layers.wheelzip import WheelZip, is_inside
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
 
+    from torch_images.config.types import Removal
+
 VENV = "/opt/venv"
 
 _CHUNK = 1 << 20
@@ -57,40 +59,13 @@ _DAMAGES = (
 )
 
 
-class Cut(Protocol):
-    """A removal from wheels: globs of files, and of libraries that lose something.
-
-    See Removal in config/types.py.
-    """
-
-    @property
-    def files(self) -> Sequence[str]:
-        """Files to leave out."""
-        ...
-
-    @property
-    def code(self) -> Sequence[str]:
-        """Libraries that lose machine code."""
-        ...
-
-    @property
-    def symbols(self) -> Sequence[str]:
-        """Libraries that lose tables for debuggers."""
-        ...
-
-    @property
-    def lists(self) -> Sequence[str]:
-        """Libraries whose list of architectures loses those without code."""
-        ...
-
-
 def write_tar(
     wheels: Sequence[Path],
     target: IO[bytes],
     *,
     python: str,
     mtime: int,
-    removals: Iterable[Cut] = (),
+    removals: Iterable[Removal] = (),
     arches: Sequence[int] = (),
 ) -> tuple[str, ...]:
     """Write a tar with these wheels installed to `target`, which needs `write` and `tell`.
@@ -131,7 +106,7 @@ class _Place(WheelDestination):
         python: str,
         *,
         mtime: int,
-        removals: Sequence[Cut],
+        removals: Sequence[Removal],
         arches: Sequence[int],
     ) -> None:
         self._tar, self._mtime, self._arches = tar, mtime, arches
@@ -180,9 +155,16 @@ class _Place(WheelDestination):
                 self._matches(path, globs) for globs in (self._code, self._symbols, self._lists)
             )
             if code or symbols or lists:
-                data = self._listed(path, stream.read()) if lists else stream.read()
-                new = self._pruned(path, data, code=code, symbols=symbols)
-                return self._write(scheme, path, new, executable=is_executable)
+                data, arches = stream.read(), self._arches if code else None
+                try:
+                    data = narrowed(data, self._arches) if lists else data
+                    data = prune(memoryview(data), arches, symbols=symbols)
+                except (ArchListError, PruneError) as error:
+                    raise BuildError(
+                        f"{path} cannot be pruned: {error}",
+                        "build without --arch, or correct `removals` in images.yaml",
+                    ) from None
+                return self._write(scheme, path, data, executable=is_executable)
             if path in self._hashes:  # unchanged: the hash in the wheel stays valid
                 size = self._sizes[path]
                 self._add(scheme, path, size, stream, is_executable)
@@ -213,24 +195,6 @@ class _Place(WheelDestination):
         matched = {glob for glob in globs if fnmatchcase(path, glob)}
         self.unmatched -= matched
         return bool(matched)
-
-    def _listed(self, path: str, data: bytes) -> bytes:
-        try:
-            return narrowed(data, self._arches)
-        except ArchListError as error:
-            raise BuildError(
-                f"the list of architectures in {path} cannot be corrected: {error}",
-                "build without --arch, or correct `removals` in images.yaml",
-            ) from None
-
-    def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
-        arches = self._arches if code else None
-        try:
-            return prune(memoryview(data), arches, symbols=symbols)
-        except PruneError as error:
-            raise BuildError(
-                f"{path} cannot be pruned: {error}", "correct `removals` in images.yaml"
-            ) from None
 
     def _write(self, scheme: Scheme, path: str, data: bytes, *, executable: bool) -> RecordEntry:
         self._add(scheme, path, len(data), io.BytesIO(data), executable)

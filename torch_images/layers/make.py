@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from torch_images.errors import BuildError
+from torch_images.config.types import Removal
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
@@ -22,7 +22,7 @@ from torch_images.host.workers import workers
 from torch_images.inside.times import EPOCH
 from torch_images.interrupts import grace
 from torch_images.jobs import processors
-from torch_images.layers.install import Cut, write_tar
+from torch_images.layers.install import write_tar
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import Compressed, Effort, Layer
 
@@ -106,10 +106,7 @@ def making(
 
 
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
-    """The diff id of each layer that the cache has, by the key of its plan.
-
-    Raises BuildError for a damaged layer.
-    """
+    """The diff id of each layer that the cache has, by the key of its plan."""
     folder = cache / Part.LAYERS
     return {p.key: _read(p, folder).layer.diff_id for p in plans if (folder / p.key).exists()}
 
@@ -139,7 +136,7 @@ def write_layer(
     target: IO[bytes],
     *,
     python: str,
-    removals: Iterable[Cut] = (),
+    removals: Iterable[Removal] = (),
     arches: Sequence[int] = (),
     threads: int = 1,
     small: bool = False,
@@ -218,10 +215,5 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
     folder = used(folder / plan.key)
-    try:
-        layer = Layer(**json.loads((folder / "layer.json").read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise BuildError(
-            f"{folder} is not a layer: {error}", "remove it; it will be made again"
-        ) from None
+    layer = Layer(**json.loads((folder / "layer.json").read_bytes()))
     return ReadyLayer(title=plan.title, layer=layer, path=folder / "blob")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -118,7 +117,7 @@ def read(kind: type[_Kind], path: Path) -> _Kind:
 
 
 def update(path: Path, lock: Any) -> bool:
-    """Write a lock file, unless only the date of the old one differs.
+    """Write a lock file of a draft, unless only the date of the old one differs.
 
     Returns whether the file changed. Raises LockError, and writes nothing, for a lock that could
     not be read again: its content comes from indexes and archives.
@@ -129,18 +128,8 @@ def update(path: Path, lock: Any) -> bool:
         before: Any = read(type(lock), path)
         if dumps(dataclasses.replace(lock, date=before.date)) == dumps(before):
             return False
-    write(path, text)
+    path.write_text(text, encoding="utf-8")
     return True
-
-
-def write(path: Path, text: str) -> None:
-    """Write a lock file in one step. Raises LockError if a folder has its name."""
-    if path.is_dir():
-        raise LockError(f"locks/{path.name} is a folder", "move it away")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def damaged(name: str, problem: str) -> LockError:

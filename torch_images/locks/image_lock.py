@@ -177,7 +177,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     wheels = requested.wheels(wheel_input(config, spec), folder)
     complete.check_runtime(wheels, spec.cuda.version)
     # Before the variant's wheels: the facts say which of them fit torch.
-    _check_facts(config, spec, folder, wheels)
+    torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
+    check_facts(facts_input(config, spec), folder, torch)
     kept = wheels
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
@@ -193,13 +194,14 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     archives = toolkit_input(config, spec)
+    compat = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
     toolkit = requested.sources(archives, folder) if archives else None
     return ImageLock(
         wheels=kept,
         base=debs,
         build=requested.wheels(tool_input("tools-build", spec.platform), folder),
         sbom=requested.wheels(tool_input("tools-sbom", spec.platform), folder),
-        compat=_compat(config, spec, folder),
+        compat=requested.debs(compat, folder) if compat else None,
         extra_wheels=extra_wheels,
         extra_debs=extra_debs,
         sources=sources,
@@ -208,15 +210,6 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         toolkit=toolkit,
         unpacked=tuple(requested.wheels(item, folder) for item in unpacked_inputs(spec)),
     )
-
-
-def _check_facts(config: Config, spec: ImageSpec, folder: Path, wheels: WheelLock) -> None:
-    """Raise LockError unless the facts of an image's torch are those of its wheel and extras."""
-    torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
-    try:
-        check_facts(facts_input(config, spec), folder, torch)
-    except LockError as error:
-        raise LockError(error.message, f"run `invoke lock --select {spec.id}`") from None
 
 
 def _check_exist(config: Config, spec: ImageSpec, folder: Path) -> None:
@@ -302,12 +295,3 @@ def _beyond(
         added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs
-
-
-def _compat(config: Config, spec: ImageSpec, folder: Path) -> DebLock | None:
-    """The lock of an image's compat package; None for an image without it.
-
-    NVIDIA publishes that package later than the CUDA version, and not for every one.
-    """
-    item = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
-    return requested.debs(item, folder) if item else None

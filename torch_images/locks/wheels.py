@@ -94,11 +94,6 @@ class WheelLock(Section):
         """SHA-256 of the lock's text, in hexadecimal."""
         return hashlib.sha256(dumps(self).encode()).hexdigest()
 
-    @property
-    def size(self) -> int:
-        """Bytes of all wheels together, as downloaded."""
-        return sum(wheel.size for wheel in self.wheels)
-
     def versions(self) -> dict[str, str]:
         """Version by normalised name."""
         return {wheel.name: wheel.version for wheel in self.wheels}

@@ -120,7 +120,9 @@ def _best(
     for branch, text in drivers.items():
         driver = find_driver(config, text)
         suggestions = pick.pick(
-            *(config, gpu, driver.version),
+            config,
+            gpu,
+            driver.version,
             lambda cuda: compat[host][cuda.version],
             variant=config.defaults.variant,
             platform=host,

@@ -36,8 +36,6 @@ _AFTER = re.compile(r"(?<=[0-9]{4})(?=(?:ti|super|ada|laptop|d|m)+(?![a-z0-9]))"
 _FORM = re.compile(r"([a-z]{1,2}[0-9]{1,4})(?:sxm[0-9]?|pcie|nvl|ib|xm|[dglsx])")
 # Words before a model that people leave out: A4000 is an RTX A4000.
 _BRANDS = {"rtx", "quadro"}
-# Google's N1 machines take a GPU of the user's choice: https://cloud.google.com/compute/docs/gpus
-_N1 = re.compile(r"n1-(?:standard|highmem|highcpu|ultramem|custom)\b.*")
 _SM = re.compile(r"(?<![a-z0-9])(?:sm|compute)[_ ]?([1-9][0-9]{1,2})[af]?(?![a-z0-9])")
 _DOTTED = re.compile(r"(?:sm|cc|compute capability)?[_ ]?([1-9][0-9]?\.[0-9])[af]?")
 
@@ -69,14 +67,9 @@ def find(config: Config, named: str) -> str:
     """The GPU of images.yaml that a name means.
 
     It is the longest known name whose words are in `named`. If there is none, the number of a model
-    is enough, such as "5090". Raises UsageError if it means no GPU, a family, a GPU of another
-    maker, or several GPUs that differ in compute capability.
+    is enough, such as "5090". Raises UsageError if it means no GPU, a GPU of another maker, or
+    several GPUs that differ in compute capability.
     """
-    if _N1.fullmatch(named.strip().lower()):
-        raise UsageError(
-            f"'{shown(named)}' is a machine that takes a GPU of your choice",
-            "give that GPU, such as T4 or V100",
-        )
     known = capabilities(config)
     words = _words(named)
     if not {"nvidia", "geforce"}.intersection(re.split(r"[^a-z]+", named.lower())):
@@ -85,15 +78,14 @@ def find(config: Config, named: str) -> str:
     plain = tuple(word for word in words if word != "quadro")
     forms = tuple(form[1] if (form := _FORM.fullmatch(word)) else word for word in plain)
     phrases = _phrases(config)
-    for asked in dict.fromkeys((words, plain, forms)):
-        all_of_it = [phrase for phrase in phrases if _within(phrase, asked)]
+    for spelling in dict.fromkeys((words, plain, forms)):
+        all_of_it = [phrase for phrase in phrases if _within(phrase, spelling)]
         # "a2 highgpu" is not an A2.
         longest = [p for p in all_of_it if not any(p != q and _within(p, q) for q in all_of_it)]
         if longest:
             found = _only(named, [phrases[phrase] for phrase in longest], known)
             _refuse_ada(named, words, found, max(longest, key=len), known)
             return found
-    _refuse_families(config, named, words)
     if fitting := _by_number(set(words), known):
         return _only(named, fitting, known)
     hint = suggest(" ".join(plain).upper(), known)
@@ -136,23 +128,9 @@ def _refuse_other_makers(config: Config, named: str, words: Words) -> None:
         for own in theirs:
             pattern = re.compile(rf"{re.escape(own.lower())}(?:[0-9].*)?")
             if any(pattern.fullmatch(word) for word in words):
-                problem = f"'{shown(named)}' is made by {maker}; these images need an NVIDIA GPU"
-                rtx = re.sub(r"\brx\b", "RTX", named, flags=re.IGNORECASE)
-                meant = _by_number(set(_words(rtx)), capabilities(config)) if rtx != named else []
-                raise UsageError(problem, f"did you mean '{meant[0]}'?" if meant else "")
-
-
-def _refuse_families(config: Config, named: str, words: Words) -> None:
-    """Raise UsageError for the name of an architecture instead of a GPU, such as "Blackwell"."""
-    if any(any(letter.isdecimal() for letter in word) for word in words):
-        return
-    members = [a for a in config.architectures if a.family.lower().split()[0] in words]
-    if members:
-        names = "; ".join(f"{', '.join(a.examples)} ({a.name})" for a in members)
-        raise UsageError(
-            f"'{shown(named)}' is a family of GPUs, not a GPU: {names}",
-            "name the GPU, or give its compute capability",
-        )
+                raise UsageError(
+                    f"'{shown(named)}' is made by {maker}; these images need an NVIDIA GPU"
+                )
 
 
 @lru_cache(maxsize=4)

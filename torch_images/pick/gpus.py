@@ -63,7 +63,7 @@ def find_gpu(config: Config, named: str) -> Gpu:
     if capability:
         having = [name for name, own in known.items() if own == capability]
         arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
-        serving = _serving(config, capability, "this GPU", arm64=arm64)
+        serving = _architecture(config, capability, "this GPU", arm64=arm64)
         return Gpu(
             name=f"GPU {capability}",
             capability=capability,
@@ -78,7 +78,7 @@ def find_gpu(config: Config, named: str) -> Gpu:
     return Gpu(
         name=f"GeForce {name}" if geforce and not name.startswith(TITAN) else name,
         capability=known[name],
-        architecture=_serving(config, known[name], name, arm64=arm64),
+        architecture=_architecture(config, known[name], name, arm64=arm64),
         geforce=geforce,
         arm64=arm64,
     )
@@ -124,7 +124,9 @@ def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
     return platform
 
 
-def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) -> Architecture:
+def _architecture(
+    config: Config, capability: Capability, name: str, *, arm64: bool
+) -> Architecture:
     """The architecture whose code a GPU runs best. Raises UsageError if no image has code for it.
 
     `arm64`: the GPU is in a host with an Arm processor; some architectures serve only these.

@@ -19,7 +19,7 @@ from torch_images.config.image import ImageSpec, options, short
 from torch_images.config.matrix import of_the_project
 from torch_images.config.tags import floating
 from torch_images.config.types import WITH, Config, Cuda
-from torch_images.errors import UsageError, shown, suggest
+from torch_images.errors import UsageError
 from torch_images.inside import decision as rules
 from torch_images.pick.drivers import Driver, remedy, unsupported
 from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
@@ -73,21 +73,21 @@ def pick(
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
-    `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
+    `state` says whether an image is tested. `axes` are as for `choose_for_gpu`, which may raise.
     """
     judged: list[tuple[ImageSpec, Suggestion]] = []
-    for spec in candidates(config, gpu, platform, state, **axes):
+    for spec in choose_for_gpu(config, gpu, platform, state, **axes):
         verdict = judge(spec.cuda, gpu, driver, compat=compat(spec.cuda))
         if not verdict.compat:
             judged.append((spec, verdict))
             continue
         own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
-        judged.append((_serving(config, gpu, own, state), verdict))
+        judged.append((_choose(config, gpu, own, state), verdict))
         plain = judge(spec.cuda, gpu, driver)
         judged += [(spec, plain)] if plain.works else []
     suggestions = []
     for spec, verdict in judged:
-        told = state(spec)
+        current = state(spec)
         suggestion = replace(
             verdict,
             image=name(config, spec, namespace),
@@ -95,9 +95,9 @@ def pick(
             id=spec.id,
             torch=spec.torch,
             limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
-            proof=told.words,
-            tested=told.tested,
-            built=told.built,
+            proof=current.words,
+            tested=current.tested,
+            built=current.built,
             listed=of_the_project(config, spec),
         )
         suggestions.append(suggestion)
@@ -109,7 +109,7 @@ def pick(
     )
 
 
-def candidates(
+def choose_for_gpu(
     config: Config,
     gpu: Gpu,
     platform: Platform,
@@ -122,17 +122,13 @@ def candidates(
     image. Raises UsageError if none is left, with the reason of the default CUDA version or of
     the newest one that has that torch, and for an unknown variant or base.
     """
-    for axis in ("variant", "base"):
-        if (named := axes.get(axis)) and named not in (known := config.names(axis)):
-            raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if gpu.architecture.capability not in cuda.targets:
             continue
         try:
-            own = _axes(axes, cuda, platform)
-            specs.append(_serving(config, gpu, own, state))
+            specs.append(_choose(config, gpu, _axes(axes, cuda, platform), state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
@@ -140,17 +136,13 @@ def candidates(
     return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
 
 
-def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str | None]:
+def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str]:
     """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
-    given = {axis: named or None for axis, named in axes.items()}
-    return {"torch": None, **given, "cuda": cuda.version, "platform": platform.name}
+    return {**axes, "cuda": cuda.version, "platform": platform.name}
 
 
-def _serving(
-    config: Config,
-    gpu: Gpu,
-    axes: Mapping[str, str | None],
-    state: Callable[[ImageSpec], State],
+def _choose(
+    config: Config, gpu: Gpu, axes: Mapping[str, str], state: Callable[[ImageSpec], State]
 ) -> ImageSpec:
     """The image with these axes for a GPU.
 
@@ -161,7 +153,7 @@ def _serving(
     whole, architecture = choose(config, **axes), gpu.architecture
     if architecture not in whole.architectures:
         older = choose(config, **axes, arch=architecture.name)
-        if older.release.facts or axes["torch"]:
+        if older.release.facts or axes.get("torch"):
             return older
         # That release was not inspected, so use the reason of the newest one.
         axes = {**axes, "torch": whole.release.version}
@@ -200,25 +192,6 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def build_commands(
-    config: Config,
-    spec: ImageSpec,
-    program: str = "./inv",
-    *,
-    machine: Platform | None = None,
-) -> dict[str, str]:
-    """The commands that build an image in a clone, and run the result.
-
-    `program` is this project's command as the user calls it. `machine` is the platform that
-    builds, which is not named then; without it, the command is for any machine.
-    """
-    build = [program, "build", *_arguments(config, spec, machine)]
-    return {
-        "build": shlex.join(build),
-        "local": command(f"{spec.repository}:{short(config, spec)}"),
-    }
-
-
 def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tuple[str, ...]:
     """The options of `./inv build` for an image, without those that equal a default.
 
@@ -246,11 +219,14 @@ def commands(
 ) -> dict[str, Any]:
     """The command that works now, and its parts. It builds an image that may be unpublished.
 
-    `image` is the name in a registry, `program` and `machine` as for `build_commands`.
+    `image` is the name in a registry, `program` this project's command as the user calls it.
+    `machine` is the platform that builds, which is not named then; without it, the command is for
+    any machine.
     """
-    build = build_commands(config, spec, program, machine=machine)
-    parts = {"run": command(image), **build}
-    now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
+    build = shlex.join([program, "build", *_arguments(config, spec, machine)])
+    parts = {"run": command(image), "build": build}
+    parts["local"] = command(f"{spec.repository}:{short(config, spec)}")
+    now = parts["run"] if published else f"{build} && {parts['local']}"
     return {"command": now, "published": published, **parts}
 
 

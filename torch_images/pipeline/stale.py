@@ -11,28 +11,23 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult, build, revision
 from torch_images.build.built import ours
 from torch_images.build.diskspace import disk_needed
+from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.image import ImageSpec
-from torch_images.config.types import Config
 from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
 from torch_images.host.buildx import cache_records, forget
 from torch_images.host.cache import Part
-from torch_images.host.engine import Engine
-from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
-from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.maintain import gc
-from torch_images.oci.compression import Compression
-from torch_images.pipeline.make import QUIET, Shown, check, undisturbed
+from torch_images.pipeline.make import check, undisturbed
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
 
@@ -78,15 +73,10 @@ class StaleRun:
     ledger.
     """
 
-    config: Config
-    workspace: Workspace
-    options: BuildOptions
-    engine: Engine
-    run: Runner
+    job: Job
     before: frozenset[str]
     machine: Builder
     today: str
-    shown: Shown = QUIET
 
     def outcomes(self, specs: Sequence[ImageSpec]) -> Iterator[Outcome]:
         """Build and verify images; yield the outcome of each, in this order, once it is recorded.
@@ -98,37 +88,35 @@ class StaleRun:
         previous: Future[Outcome] | None = None
         with workers(1) as verifier:
             for number, spec in enumerate(specs, 1):
-                self.shown.say(f"{spec.id}: {number} of {len(specs)}")
+                self.job.shown.say(f"{spec.id}: {number} of {len(specs)}")
                 built = self._build(spec, previous)
                 if previous:
                     yield previous.result()
                 previous = verifier.submit(self._finish, built)
                 if isinstance(built, Outcome) and isinstance(built.error, DiskError):
                     left = len(specs) - number
-                    self.shown.say(f"{left} more not tried; the next run goes on there")
+                    self.job.shown.say(f"{left} more not tried; the next run goes on there")
                     break
             if previous:
                 yield previous.result()
 
     def _build(self, spec: ImageSpec, previous: Future[Outcome] | None) -> _Built | Outcome:
         """Build an image while the `previous` one is verified, if the disk has room for both."""
-        config, workspace, inputs = self.config, self.workspace, ""
-        commit = revision(workspace.root, self.run) or ""
+        job, root, inputs = self.job, self.job.workspace.root, ""
+        commit = revision(root, job.run) or ""
         with ExitStack() as lock:
             try:
-                image = lock_image(config, spec, workspace.locks)
-                inputs = plan_image(config, image, workspace.root).identity
+                image = lock_image(job.config, spec, job.workspace.locks)
+                image = replace(image, small=job.options.small)
+                inputs = plan_image(job.config, image, root).identity
                 self._make_room(image, previous)
-                lock.enter_context(undisturbed([image], workspace, self.shown))
-                [result] = build(
-                    *(config, [image], workspace, self.options),
-                    engine=self.engine,
-                    run=self.run,
-                    progress=self.shown.layers,
-                )
+                lock.enter_context(undisturbed(job, [image]))
+                [result] = build(job, [image])
             except (LockError, NetworkError) as error:
                 line = ledger.impossible(
-                    *(spec, inputs, error.message),
+                    spec,
+                    inputs,
+                    error.message,
                     commit=commit,
                     date=self.today,
                     machine=self.machine,
@@ -142,25 +130,20 @@ class StaleRun:
         """Verify an image, unless its build failed, and record it."""
         outcome = self._check(built) if isinstance(built, _Built) else built
         if outcome.line:
-            ledger.add(self.workspace.root, outcome.line)
+            ledger.add(self.job.workspace.root, outcome.line)
         return outcome
 
     def _check(self, built: _Built) -> Outcome:
         plan = built.result.plan
         try:
             with built.lock:
-                made = check(
-                    *(self.config, built.result, self.workspace, self.options),
-                    engine=self.engine,
-                    run=self.run,
-                    shown=self.shown,
-                )
+                made = check(self.job, built.result)
                 self._remove([*made.tags, plan.candidate])
         except TorchImagesError as error:
             return Outcome(spec=plan.spec, error=error)
         assert made.report
         line = ledger.passed(
-            *(plan, made.report), commit=built.commit, date=self.today, machine=self.machine
+            plan, made.report, commit=built.commit, date=self.today, machine=self.machine
         )
         return Outcome(spec=plan.spec, line=line)
 
@@ -171,12 +154,12 @@ class StaleRun:
         uses, and what BuildKit keeps of them; then layers of the cache that this image lacks. The
         longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
         """
-        root, cache = self.engine.local_root(), self.workspace.cache
+        job, engine, cache = self.job, self.job.engine, self.job.workspace.cache
+        root = engine.local_root()
         if root is None:
             return
-        small = self.options.compression is Compression.SMALL
         # Layers in the cache are not in the engine any more, once the images with them are gone.
-        needed = disk_needed(self.config, [image], small=small)
+        needed = disk_needed(job.config, [image])
 
         def short() -> bool:
             return shutil.disk_usage(root).free < needed
@@ -187,10 +170,10 @@ class StaleRun:
             return
         parents = [
             gc.Item(name=name, size=0, used=parent.tagged, tag=name)
-            for parent in self.engine.details(ours(cache, self.engine))
+            for parent in engine.details(ours(cache, engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
-        groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
+        groups = layer_plans(job.config, image.spec, image.lock, small=image.small).values()
         kept = {f"{Part.LAYERS}/{plan.key}" for plans in groups for plan in plans}
         layers = [
             item
@@ -202,14 +185,14 @@ class StaleRun:
 
         def remove(items: Sequence[gc.Item]) -> int:
             longest_unused = sorted(items, key=lambda item: item.used)
-            return sum(len([*gc.remove([i], self.engine)]) for i in longest_unused if short())
+            return sum(len([*gc.remove([i], engine)]) for i in longest_unused if short())
 
         parents_gone = remove(parents)
-        steps = gc.own_steps(cache_records(self.run)) if short() else ()
+        steps = gc.own_steps(cache_records(job.run)) if short() else ()
         if steps:
-            forget(steps, self.run)
+            forget(steps, job.run)
         layers_gone = remove(layers)
-        self.shown.say(
+        job.shown.say(
             f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
             f"{layers_gone} layers; `invoke gc --cache` also removes the rest of that cache, "
             "even of other projects"
@@ -218,5 +201,5 @@ class StaleRun:
     def _remove(self, tags: Sequence[str]) -> None:
         """Remove tags that did not exist before the run."""
         for tag in dict.fromkeys(tags):
-            if tag not in self.before and self.engine.digest(tag):
-                self.engine.untag(tag)
+            if tag not in self.before and self.job.engine.digest(tag):
+                self.job.engine.untag(tag)

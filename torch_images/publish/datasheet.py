@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.config.selection import describe as describe_spec
+from torch_images.config.image import describe as describe_spec
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table

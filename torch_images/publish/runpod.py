@@ -1,31 +1,25 @@
 """A published image -> a working pod template for RunPod.
 
-The body is that of `POST /v2/templates`, which refuses unknown fields
-(https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). API v2
-has no field for a template's readme. v1 has one, but is retired and answers 410
-(https://docs.runpod.io/api-reference-v2/migrate-from-v1, https://github.com/dstackai/dstack/issues/4167).
-So the readme is printed, for pasting into RunPod's console. The project never has the user's key:
-the printed command of curl sends the template.
+The body is that of `POST /v2/templates`, which refuses unknown fields, and has none for a readme
+(https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). The
+project never has the user's key: the printed command of curl sends the template.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_images.build import labels
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
-from torch_images.markdown import table
 from torch_images.pick.gpus import Gpu
 from torch_images.pick.pick import judge
 from torch_images.platforms import AMD64
-from torch_images.publish.tag_rules import Manifest, TagTarget
-from torch_images.verify.identify import VerifiedImage, spec_of
+from torch_images.publish.tag_rules import Manifest
+from torch_images.verify.identify import spec_of
 
 _GB = 10**9
 # Unpacked bytes per byte to pull: a registry only has the latter. Images have 2.0 to 2.1
@@ -40,78 +34,32 @@ CONSOLE = "https://console.runpod.io/user"
 
 @dataclass(frozen=True, kw_only=True)
 class PodImage:
-    """The facts of an image that a template needs.
+    """The facts of a published image that a template needs.
 
     `reference`: its name in a registry. `compat`: the version of its compat library, or "".
-    `size`: its unpacked bytes. `versions`: pairs of a component's name and version.
-    `note`: a caveat for readers, or "".
+    `size`: an upper bound of its unpacked bytes.
     """
 
     reference: str
     spec: ImageSpec
     compat: str
     size: int
-    versions: tuple[tuple[str, str], ...]
-    note: str = ""
 
 
-def built(
-    config: Config,
-    image: VerifiedImage,
-    namespace: str,
-    lookup: Callable[[str], TagTarget | None],
-) -> PodImage:
-    """A verified image of the engine, by its immutable name in a registry that has it.
+def pod_image(config: Config, reference: str, image: Manifest, size: int) -> PodImage:
+    """An image as its registry describes it; `size` is the bytes to pull.
 
-    `lookup(name)`: the target of a name in the registry, or None. Raises UsageError for an image
-    that no pod can start, and if the registry lacks the image or has another one.
+    Raises UsageError for an image that is not this project's or that no pod can start, and for an
+    invalid label.
     """
-    spec = image.plan.spec
+    spec, compat = spec_of(config, reference, image.labels), image.labels.compat.partition("-")[0]
     _require_pod(config, spec)
-    found, seen = labels.read(image.info.labels), image.report.observed
-    reference = f"{namespace}/{spec.repository}:{found.version}"
-    target = lookup(reference)
-    if target is None:
+    if compat and not _COMPAT.fullmatch(compat):
         raise UsageError(
-            f"{reference} is not in its registry, so no pod can pull it",
-            f"run `invoke push {spec.id} --registry {namespace}` first",
+            f"the label of {reference} has no valid compat version: {shown(compat)}",
+            "use another image",
         )
-    if image.info.id not in target.digests:
-        raise UsageError(
-            f"{reference} is another image in the registry than here",
-            f"for a template of the registry's image, give --image {reference}",
-        )
-    return PodImage(
-        reference=reference,
-        spec=spec,
-        compat=found.compat.partition("-")[0],
-        size=image.info.size,
-        versions=(("PyTorch", seen["torch"]), ("CUDA", seen["cuda"]), ("Triton", seen["triton"])),
-    )
-
-
-def in_registry(config: Config, reference: str, image: Manifest, size: int) -> PodImage:
-    """An image that is known only from its registry; `size` is the bytes to pull.
-
-    Raises UsageError for an image that is not this project's or that no pod can start, and for
-    contradictory labels.
-    """
-    spec, found = spec_of(config, reference, image.labels), image.labels
-    _require_pod(config, spec)
-    compat = found.compat.partition("-")[0]
-    if found.torch != spec.torch or (compat and not _COMPAT.fullmatch(compat)):
-        has = f"torch {found.torch or 'none'}, compat {shown(compat) or 'none'}"
-        raise UsageError(
-            f"the labels of {reference} contradict: {has}, but {spec.id}", "use another image"
-        )
-    return PodImage(
-        reference=reference,
-        spec=spec,
-        compat=compat,
-        size=_UNPACKED * size,
-        versions=(("PyTorch", spec.torch), ("CUDA", spec.cuda.version)),
-        note="Its facts are from its labels: it was not verified where this template was made. ",
-    )
+    return PodImage(reference=reference, spec=spec, compat=compat, size=_UNPACKED * size)
 
 
 def _require_pod(config: Config, spec: ImageSpec) -> None:
@@ -184,21 +132,6 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
         return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat).works
 
     return [cuda for cuda, branch in config.pods.hosts if any(works(g, branch) for g in gpus)]
-
-
-def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
-    """The readme of a template, in Markdown."""
-    allowed = ", ".join(template["allowedCudaVersions"])
-    rows = [*image.versions, ("Image", f"`{template['image']}`"), ("Machines", f"CUDA {allowed}")]
-    facts = "\n".join(table(["", ""], rows))
-    return (
-        f"# {template['name']}\n\n{image.spec.description}.\n\n"
-        f"{facts}\n\n"
-        f"The machines are those that report one of these versions. {image.note}"
-        "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
-        f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
-        f"{config.homepage}\n"
-    )
 
 
 def command(config: Config) -> str:

@@ -9,9 +9,9 @@ from packaging.version import Version
 from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
 from torch_images.build.render import FOLDER
+from torch_images.config.choose import choose_id
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import matrix
-from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -88,7 +88,7 @@ def spec_of(config: Config, image: str, image_labels: labels.ImageLabels) -> Ima
     if not image_labels.id:
         raise UsageError(f"'{image}' was not built by torch-images", f"it has no label {labels.ID}")
     try:
-        return find_image(config, image_labels.id)
+        return choose_id(config, image_labels.id)
     except UsageError as error:
         raise UsageError(f"'{image}' can no longer be built: {error.message}", error.hint) from None
 
@@ -96,7 +96,7 @@ def spec_of(config: Config, image: str, image_labels: labels.ImageLabels) -> Ima
 def _find(config: Config, image: str, engine: Engine) -> str:
     """A reference that the engine knows, for a tag, id or identifier of the matrix."""
     try:
-        spec = find_image(config, image)
+        spec = choose_id(config, image)
     except UsageError:
         tagged = [s for s in matrix(config) if image == f"{s.repository}:{short(config, s)}"]
         if not tagged or image in engine.tags(image):

@@ -12,11 +12,12 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build import built, labels
+from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, locked, plan_image
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
@@ -26,11 +27,11 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
-from torch_images.locks.files import write
 from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
 from torch_images.project import config_file
+from torch_images.verify import ledger
 from torch_images.verify.identify import carried_lock, spec_of
 
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
@@ -68,25 +69,16 @@ class Verdict:
         return self.outcome != DIFFERENT
 
 
-def reproduce(
-    config: Config,
-    image: str,
-    workspace: Workspace,
-    *,
-    engine: Engine,
-    run: Runner,
-    commit: str = "",
-    repository: str = "",
-    recorded: Callable[[str], str] = lambda _: "",
-) -> Verdict:
+def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
     `commit` is the one to build, "" for this checkout or, if that builds another image, for the
-    commit that `recorded` has for its inputs ("sha256:..."), or "". `repository` has the commit, if
-    neither this one nor the project's homepage has it. The image names neither: a rebuild runs code
-    of the checkout, so the user must trust it. Raises UsageError for an image that cannot be
-    rebuilt, LockError if its lock does not match its label, BuildError if the rebuild fails.
+    commit that the ledger has for its inputs. `repository` has the commit, if neither this one nor
+    the project's homepage has it. The image names neither: a rebuild runs code of the checkout, so
+    the user must trust it. Raises UsageError for an image that cannot be rebuilt, LockError if its
+    lock does not match its label, BuildError if the rebuild fails.
     """
+    config, workspace, engine, run = job.config, job.workspace, job.engine, job.run
     engine.obtain(image)
     info = engine.inspect(image)
     image_labels = labels.read(info.labels)
@@ -94,7 +86,7 @@ def reproduce(
     lock = carried_lock(image, engine)
     target = locked(spec, lock)
     if not commit and not _builds(config, target, image_labels.inputs, workspace.root):
-        commit = recorded(image_labels.inputs)
+        commit = ledger.commit_of(workspace.root, image_labels.inputs)
         _require_commit(image, commit)
     source = repository or config.homepage
     with (
@@ -230,7 +222,7 @@ def _rebuild(
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
         for name, text in image.lock.texts().items():
-            write(scratch / "locks" / name, text)
+            (scratch / "locks" / name).write_text(text, encoding="utf-8")
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:

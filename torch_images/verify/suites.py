@@ -23,16 +23,14 @@ from threading import Lock
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from torch_images.build.job import CheckProgress, Job
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.container import RunningContainer
 from torch_images.host.emulation import processor
-from torch_images.host.engine import Engine
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
-from torch_images.host.workspace import Workspace
 from torch_images.platforms import find
 from torch_images.project import PACKAGE
 from torch_images.verify.listings import listings
@@ -71,27 +69,20 @@ class SuiteResult:
     processor_seconds: float = 0.0
 
 
-# Gets the share of checks that are done, from 0 to 1.
-Progress = Callable[[float], None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """What is checked, and how.
 
     `claim` has the expected facts, `gpus` are as for `verify`. For an `emulated` image, checks of
     a real processor are skipped, with the reason, and its machine code is listed from outside.
-    With `fresh`, machine code is listed again. Files that are `unchanged` are not read.
+    Files that are `unchanged` are not read.
     """
 
+    job: Job
     info: ImageInfo
     claim: Mapping[str, Any]
-    workspace: Workspace
-    engine: Engine
-    run: Runner
     gpus: Sequence[Request] = ()
     emulated: bool = False
-    fresh: bool = False
     unchanged: Unchanged = NOTHING
 
     def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
@@ -102,22 +93,22 @@ class Subject:
             options = {"device_requests": list(gpus), "shm_size": "2g"}
         if self.emulated:
             options["environment"] = processor(find(self.claim["platform"]))
-        return self.engine.container(self.info.id, network_mode="none", **options)
+        return self.job.engine.container(self.info.id, network_mode="none", **options)
 
 
 def examine(
-    subject: Subject, *, programs: bool = False, progress: Progress | None = None
+    subject: Subject, *, programs: bool = False, progress: CheckProgress | None = None
 ) -> SuiteResult:
     """Run the suites on an image; with `programs`, tests/programs too.
 
     Raises EngineError if CUDA does not work with the GPUs.
     """
-    engine, gpus = subject.engine, subject.gpus
+    job, gpus = subject.job, subject.gpus
     answer = _ask_gpus(subject) if gpus else ""
-    parallel = room(answer, engine.processors()) if gpus else 2
-    modules = _modules(subject.workspace.root, gpus=bool(gpus))
+    parallel = room(answer, job.engine.processors()) if gpus else 2
+    modules = _modules(job.workspace.root, gpus=bool(gpus))
     parts = shards(modules) if gpus and parallel > 1 else [tuple(modules)]
-    jobs: list[Callable[[Progress], SuiteResult]] = [partial(outside, subject, ())]
+    jobs: list[Callable[[CheckProgress], SuiteResult]] = [partial(outside, subject, ())]
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
         jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
@@ -134,10 +125,10 @@ def examine(
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return SuiteResult(
-        checks=tuple(check for found in results for check in found.checks),
-        observed=dict(item for found in results for item in found.observed.items())
+        checks=tuple(check for result in results for check in result.checks),
+        observed=dict(item for result in results for item in result.observed.items())
         | devices(answer),
-        processor_seconds=sum(found.processor_seconds for found in results),
+        processor_seconds=sum(result.processor_seconds for result in results),
     )
 
 
@@ -243,10 +234,10 @@ def _ask_gpus(subject: Subject) -> str:
 
 
 def outside(
-    subject: Subject, modules: Sequence[str], progress: Progress = lambda _: None
+    subject: Subject, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
     """Run tests/image, or some of its modules, such as "test_files.py"."""
-    workspace = subject.workspace
+    workspace = subject.job.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
@@ -268,16 +259,16 @@ def outside(
         emulated = "1" if subject.emulated else None
         env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": emulated}
         env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of other tests take half a second
-        done = subject.run.run(command, env=env, cwd=workspace.root, check=False)
+        done = subject.job.run.run(command, env=env, cwd=workspace.root, check=False)
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
         progress(1)
-        found = parse_junit(report.read_text(), "image")
-        return replace(found, processor_seconds=container.processor_seconds())
+        result = parse_junit(report.read_text(), "image")
+        return replace(result, processor_seconds=container.processor_seconds())
 
 
 def inside(
-    subject: Subject, folder: str, modules: Sequence[str], progress: Progress = lambda _: None
+    subject: Subject, folder: str, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
     """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
@@ -313,8 +304,8 @@ def inside(
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
-        found = parse_junit(container.read(report).decode(), folder)
-        return replace(found, processor_seconds=container.processor_seconds())
+        result = parse_junit(container.read(report).decode(), folder)
+        return replace(result, processor_seconds=container.processor_seconds())
 
 
 def _end(output: str) -> str:
@@ -332,18 +323,18 @@ def _end(output: str) -> str:
 
 def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
     """The files for the container: pytest, the suite, the claim, and lists of machine code."""
-    workspace, claim = subject.workspace, subject.claim
-    site = install_tools("tools-verify", workspace, subject.run)
+    job, claim = subject.job, subject.claim
+    site = install_tools("tools-verify", job.workspace, job.run)
     files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
-    files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
+    files |= {f"suite/{name}": data for name, data in _suite_files(job.workspace.root).items()}
     files["expected.json"] = json.dumps(claim).encode()
     lists = listings(
         container,
         str(claim["site_packages"]),
-        workspace,
-        subject.run,
+        job.workspace,
+        job.run,
         emulated=subject.emulated,
-        fresh=subject.fresh,
+        fresh=job.options.no_cache,
     )
     return files | {f"listings/{name}": data for name, data in lists.items()}
 

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
+from torch_images.build.job import Job
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import ENTRYPOINT, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.emulation import check_platform
-from torch_images.host.engine import Engine
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.verify.programs import Record
-from torch_images.verify.suites import Check, Progress, Subject, examine, suite_hash
+from torch_images.verify.suites import Check, Subject, examine, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
 
 
@@ -124,28 +123,25 @@ def claim_of(config: Config, plan: ImagePlan, info: ImageInfo) -> dict[str, Any]
 
 
 def verify(
+    job: Job,
     image: str,
-    config: Config,
     plan: ImagePlan,
-    workspace: Workspace,
     *,
-    engine: Engine,
-    run: Runner,
     reuse: bool = False,
-    fresh: bool = False,
     gpus: Sequence[Request] = (),
-    progress: Progress | None = None,
 ) -> VerifyReport:
     """Check an image, by tag or id, against its claim; also write the report to disk.
 
     With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
-    return a passing report of the same digest, checks and claim instead. With `fresh`, use nothing
-    of an earlier verification of the same bytes: not the report, the lists of machine code of
-    listings.py, nor the results of unchanged.py. `progress` gets the share of checks that are done.
+    return a passing report of the same digest, checks and claim instead. A job without cache uses
+    nothing of an earlier verification of the same bytes: not the report, the lists of machine code
+    of listings.py, nor the results of unchanged.py.
     """
+    workspace, engine, fresh = job.workspace, job.engine, job.options.no_cache
+    job.shown.say(f"verifying {plan.spec.id}")
     started, used = time.monotonic(), _processor_seconds()
     info = engine.inspect(image)
-    expected = claim_of(config, plan, info)
+    expected = claim_of(job.config, plan, info)
     suite = suite_hash(workspace.root, expected)
     path = report_path(workspace, info.id)
     if reuse and not fresh and (kept := read_report(path)) and kept.passed and kept.suite == suite:
@@ -156,18 +152,16 @@ def verify(
         check_platform(plan.spec.platform, machine=machine)
     record = Record(workspace, expected, emulated=emulated)
     subject = Subject(
+        job=job,
         info=info,
         claim=expected,
-        workspace=workspace,
-        engine=engine,
-        run=run,
         gpus=gpus,
         emulated=emulated,
-        fresh=fresh,
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
     )
-    found = examine(subject, programs=not record.exists(), progress=progress)
-    outcomes = {check.name: check.outcome for check in found.checks}
+    with job.shown.checks() as progress:
+        result = examine(subject, programs=not record.exists(), progress=progress)
+    outcomes = {check.name: check.outcome for check in result.checks}
     if outcomes.get(CHECK) == "passed":
         subject.unchanged.passed(info.id)
     programs = {outcome for name, outcome in outcomes.items() if name.startswith("programs/")}
@@ -177,10 +171,10 @@ def verify(
         digest=info.id,
         id=plan.spec.id,
         suite=suite,
-        checks=found.checks,
-        observed=found.observed,
+        checks=result.checks,
+        observed=result.observed,
         seconds=round(time.monotonic() - started, 1),
-        processor_seconds=round(_processor_seconds() - used + found.processor_seconds, 1),
+        processor_seconds=round(_processor_seconds() - used + result.processor_seconds, 1),
         emulated=emulated,
     )
     write_report(report, workspace)

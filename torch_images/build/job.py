@@ -1,0 +1,82 @@
+"""What a build or a verification works with, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch_images.config.types import Config
+from torch_images.host.buildx import is_remote
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.layers.make import Progress, no_progress
+from torch_images.oci.compression import Compression
+
+# Gets the share of checks that are done, from 0 to 1.
+CheckProgress = Callable[[float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How to build, as the user asked.
+
+    `cache_from` and `cache_to` are caches in buildx's syntax, such as "type=registry,ref=...", with
+    "{id}" for the image. `compression` applies to the layers of wheels. `slice` limits the seconds
+    of compiling (0: no limit); trees with the same `call` share one slice and compile one after the
+    other. `share` is the part of the units to compile, such as "1/2".
+    """
+
+    builder: str = ""
+    no_cache: bool = False
+    progress: str = "auto"
+    mirrors: tuple[str, ...] = ()
+    skip_disk_check: bool = False
+    locked: bool = False
+    jobs: int = 0
+    slice: int = 0
+    call: str = ""
+    share: str = ""
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    compression: Compression = Compression.FAST
+
+    @property
+    def small(self) -> bool:
+        """Whether the layers of wheels are packed small."""
+        return self.compression is Compression.SMALL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a job shows progress.
+
+    `layers` is entered while layers are packed. `say` gets a line before work that takes minutes.
+    `checks` is entered for each verification, and yields a function of the share that is done.
+    """
+
+    layers: Progress = no_progress
+    say: Callable[[str], None] = lambda _: None
+    checks: Callable[[], AbstractContextManager[CheckProgress | None]] = nullcontext
+
+
+QUIET = Shown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The images that exist, this machine, and how the user wants the work done."""
+
+    config: Config
+    workspace: Workspace
+    engine: Engine
+    run: Runner
+    options: BuildOptions = BuildOptions()
+    shown: Shown = QUIET
+
+    @cached_property
+    def remote(self) -> bool:
+        """Whether another machine or container than the engine builds."""
+        return is_remote(self.options.builder, self.run)
