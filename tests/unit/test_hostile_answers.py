@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
-from torch_images.build.build import _digests
-from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
-from torch_images.fetch.download import fetch_archives
+from torch_images.errors import NetworkError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci import layout as oci
 
@@ -52,19 +48,6 @@ def test_deep_json_is_malformed(depth: int) -> None:
 # --- buildx ---------------------------------------------------------------------------------------
 
 
-@given(json_texts({"a": {"containerimage.digest": f"sha256:{HEX}"}}))
-def test_whatever_buildx_writes_of_a_build(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "metadata.json"
-    path.write_text(text)
-    found = ends_well(lambda: _digests(path, ["a"]))
-    assert found is None or isinstance(found["a"], str)
-    path.unlink()
-    with pytest.raises(EngineError, match="buildx wrote no usable metadata of the build"):
-        _digests(path, ["a"])
-
-
 # --- layouts --------------------------------------------------------------------------------------
 
 
@@ -76,35 +59,6 @@ def layout(folder: Path) -> Path:
     made = folder / "layout"
     oci.write_layout(made, source, history="x")
     return made
-
-
-def read_all(folder: Path) -> bool:
-    oci.layout_digest(folder)
-    oci.layout_layers(folder)
-    return bool(oci.image(folder, []))
-
-
-@pytest.mark.parametrize("damage", ["missing", "folder", "cut", "[]"])
-@pytest.mark.parametrize("which", ["index.json", "manifest", "config"])
-def test_a_damaged_layout_is_named(tmp_path: Path, which: str, damage: str) -> None:
-    folder = layout(tmp_path)
-    assert read_all(folder)
-    path = folder / "index.json"
-    manifest = folder / "blobs" / "sha256" / oci.layout_digest(folder).removeprefix("sha256:")
-    if which == "manifest":
-        path = manifest
-    elif which == "config":
-        path = manifest.with_name(json.loads(manifest.read_bytes())["config"]["digest"][7:])
-    text = path.read_text()
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    elif damage != "missing":
-        path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
-    with pytest.raises(
-        BuildError, match=r"/layout is not an OCI layout: .*; remove it; it will be"
-    ):
-        read_all(folder)
 
 
 # --- services -------------------------------------------------------------------------------------
@@ -202,26 +156,3 @@ def test_a_page_that_is_none_is_named(service: Service) -> None:
         ):
             index.find(WHEEL)
         assert problem in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "http://[",
-        "http://[::1",
-        "http://\u00e4\u0301..x",
-        "file:///etc/passwd",
-        "http://a:b:c/",
-        "//",
-        "\udcff",
-    ],
-)
-def test_an_answer_that_sends_nowhere_is_one_line(
-    service: Service, tmp_path: Path, target: str
-) -> None:
-    service.status, service.body = 302, b""
-    service.headers = {"Location": target.encode("utf-8", "surrogateescape").decode("latin-1")}
-    archive = LockedArchive(name="a", version="1", url=f"{service.url}/x", size=1, sha256=HEX)
-    with pytest.raises(TorchImagesError) as caught:
-        fetch_archives([archive], tmp_path, Network())
-    assert len(str(caught.value).splitlines()) == 1

@@ -161,20 +161,6 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     assert len(engine.loads) == 2
 
 
-def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
-    engine = StandInEngine()
-    with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
-        parents = made(tmp_path, engine)
-        for layers in ([one, two], [three, two], [three, one, two]):
-            found = contexts(parents, {"x": layers}, base, compiles=False)
-            name = found["parent"].removeprefix("docker-image://")
-            manifest = engine.document(engine.images[name])
-            digests = [layer.result().layer.digest for layer in layers]
-            assert [held["digest"] for held in manifest["layers"]][1:] == digests
-            assert {digest.removeprefix("sha256:") for digest in digests} <= engine.blobs.keys()
-    assert sum(map(len, engine.loads)) == len(engine.blobs)
-
-
 def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
     """Neither is there before the engine has begun to take both."""
     both = threading.Barrier(2)
@@ -210,16 +196,6 @@ def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path)
     assert not engine.images
 
 
-def test_what_fails_after_the_libraries_stops_the_others(base: Layout, tmp_path: Path) -> None:
-    engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
-    engine.loaded = lambda: failed.set_exception(LockError("not the file"))
-    with layers_of(tmp_path, "one") as libraries:
-        wanted = {"cuda": libraries, "python": [failed, never, never]}
-        with pytest.raises(LockError, match="not the file"):
-            contexts(made(tmp_path, engine), wanted, base, compiles=False)
-    assert len(engine.loads) == len(engine.images) == 1
-
-
 def test_an_image_that_was_removed_is_loaded_again(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
@@ -252,14 +228,3 @@ def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_pat
     found = contexts(made(tmp_path, engine), groups, base, compiles=True)
     assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
     assert len(engine.loads) == 2
-
-
-@pytest.mark.parametrize("engine", [None, StandInEngine()])
-def test_a_layer_that_fails_is_the_error(
-    engine: StandInEngine | None, base: Layout, layers: Layers, tmp_path: Path
-) -> None:
-    failed: Future[Any] = Future()
-    failed.set_exception(LockError("not the file"))
-    with pytest.raises(LockError, match="not the file"):
-        contexts(made(tmp_path, engine), {"cuda": [*layers, failed]}, base, compiles=False)
-    assert not engine or not engine.images
