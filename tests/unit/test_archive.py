@@ -88,7 +88,7 @@ def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: P
     assert len([path for path in site.asked if path.startswith("/archive")]) == 1
 
 
-def test_a_silent_snapshot_archive_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_reports_a_silent_snapshot_archive(serve: Serve, tmp_path: Path) -> None:
     mirror = f"{serve(dict(list(POOL.items())[:1])).url}/debian"
     silent, gone = f"http://127.0.0.1:{closed_port()}/archive", f"{serve({}).url}/archive"
     for snapshot, told in ((silent, True), (gone, False), ("", False)):

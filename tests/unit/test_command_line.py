@@ -125,6 +125,7 @@ def test_processes_end_alike(root: Path, tmp_path: Path, start: list[str]) -> No
     """On a terminal of ASCII; plain Invoke has tasks of the same options."""
     words = [sys.executable, *start, "render", IMAGE, "--output", f"{tmp_path}/é"]
     env = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}
+    env["TORCH_IMAGES_CONFIG"] = str(root / "images.yaml")
     done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("/\\xe9\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, stored
-from torch_images.build import built, diskspace, labels
-from torch_images.build.diskspace import check_disk, check_room, disk_needed
+from torch_images.build import diskspace
+from torch_images.build.diskspace import check_disk, disk_needed
 from torch_images.build.plan import LockedImage
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
-from torch_images.host.image_info import ListedImage
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import image_lock
 from torch_images.locks.sources import LockedArchive, SourceLock
@@ -125,50 +122,3 @@ def test_the_last_byte_counts(
     else:
         with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free"):
             check_disk(tmp_path, config, [plain])
-
-
-class Asked(FakeEngine):
-    """An engine with an image of each lock, which counts the questions for them."""
-
-    def __init__(self, root: Path | None, locks: set[str]) -> None:
-        super().__init__(*(stored(str(n), **{labels.LOCK: lock}) for n, lock in enumerate(locks)))
-        self._root, self.asked = root, 0
-
-    def local_root(self) -> Path | None:
-        return self._root
-
-    def listed(self) -> tuple[ListedImage, ...]:
-        self.asked += 1
-        return super().listed()
-
-
-def test_an_engine_is_asked_only_where_the_disk_is_small(
-    config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = disk_needed(config, [plain])
-    nothing = Asked(tmp_path, set())
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole))
-    check_room(config, [plain], tmp_path, nothing)
-    assert not nothing.asked
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole - 1))
-    with pytest.raises(DiskError):
-        check_room(config, [plain], tmp_path, nothing)
-    check_room(config, [plain], tmp_path, Asked(None, set()))
-    engine = Asked(tmp_path, {f"sha256:{plain.lock.digest}"})
-    with pytest.raises(DiskError):  # a derived image has the label, too, and may lack layers
-        check_room(config, [plain], tmp_path, engine)
-    built.note(tmp_path, engine, engine.images[0].id)
-    check_room(config, [plain], tmp_path, engine)
-    for number, plan in enumerate(
-        plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
-    ):
-        made = {"digest": f"sha256:{number}", "diff_id": f"sha256:d{number}", "size": 1}
-        (tmp_path / "layers" / plan.key).mkdir(parents=True)
-        (tmp_path / "layers" / plan.key / "layer.json").write_text(json.dumps(made))
-    base = sum(deb.size for deb in plain.lock.base.debs) * BASE
-    rest = whole - int(1_000_000 * WHEEL + base)
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest + 2))
-    check_room(config, [plain], tmp_path, nothing)
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest - 2))
-    with pytest.raises(DiskError):
-        check_room(config, [plain], tmp_path, nothing)

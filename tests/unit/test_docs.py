@@ -6,7 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import defaults
 import pytest
 
 from tests.documents import slugs
@@ -14,27 +13,6 @@ from torch_images.cli.collection import VERBS
 from torch_images.cli.parser import parse
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-
-
-def test_every_setting_of_the_profile_is_documented(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The profile of an image that has CUTLASS and nvcc, and lets processes share memory."""
-    (tmp_path / "include/cutlass").mkdir(parents=True)
-    (tmp_path / "nvcc").touch(mode=0o755)
-    monkeypatch.setattr(defaults, "CUTLASS", str(tmp_path))
-    monkeypatch.setattr(defaults, "cannot_share", lambda: "")
-    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": str(tmp_path)}
-    settings, _ = defaults.profile(asked)
-    text = (root / "docs" / "runtime.md").read_text()
-    table = {
-        row.group(1): row.group(2)
-        for row in re.finditer(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
-    }
-    assert len(settings) == 4
-    for name, value in settings.items():
-        assert table[name].startswith(f"`{value.replace(str(tmp_path), '/opt/cutlass')}`")
-    assert table["CUDA_MODULE_LOADING"] == "not set"
 
 
 TEXTS = [

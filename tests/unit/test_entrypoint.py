@@ -132,9 +132,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["start", "facts", "effect", "account", "defaults"])
 @pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise KeyboardInterrupt", "def"])
-def test_the_command_starts_whatever_is_wrong_with_the_start(
-    program: Path, name: str, fault: str
-) -> None:
+def test_command_starts_beside_a_faulty_module(program: Path, name: str, fault: str) -> None:
     """What still works is done, and nothing is printed but lines of ours."""
     (program.parent / "modules" / f"{name}.py").write_text(f"{fault}\n")
     given = {b"a.b": b"1", b"PATH": os.fsencode(os.defpath)}

@@ -130,7 +130,9 @@ TYPES = st.sampled_from(
     | st.tuples(json_texts(JSON_PAGE), st.just("application/vnd.pypi.simple.v1+json"))
     | st.tuples(HTML_PAGES, TYPES)
 )
-def test_whatever_an_index_answers(service: Service, tmp_path: Path, page: tuple[str, str]) -> None:
+def test_index_page_of_any_content_is_read_or_refused(
+    service: Service, tmp_path: Path, page: tuple[str, str]
+) -> None:
     service.status, service.headers = 200, {"Content-Type": page[1]}
     service.body = page[0].encode(
         "utf-8", "surrogateescape" if "\ud800" not in page[0] else "replace"

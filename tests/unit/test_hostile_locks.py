@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.conftest import ROOT, T130
+from tests.unit.conftest import LOCKS, T130
 from tests.unit.hostile import altered_lines, ends_well
 from torch_images.errors import LockError
 from torch_images.locks.debs import DebLock
@@ -21,7 +21,6 @@ from torch_images.locks.files import dumps, parse, read, update
 from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock
 
-LOCKS = ROOT / "locks"
 KINDS: dict[str, type[Any]] = {
     f"wheel-cu130-torch{T130}-py313-arm64": WheelLock,
     "base-trixie-arm64": DebLock,

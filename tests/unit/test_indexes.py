@@ -36,12 +36,12 @@ Write = Callable[..., Path]
 
 DAY = dt.date(2026, 11, 23)
 URL = "https://index.example/whl/cu130"
-NIGHT = "2.16.0.dev20261120"
+PRE_RELEASE = "2.16.0.dev20261120"
 RELEASES = "    torch: [2.11.0, 2.12.1, 2.14.1]\n"
 
 
 def entry(
-    url: str = URL, packages: str = "[torch, triton]", torch: str = f"[2.15.1, {NIGHT}]"
+    url: str = URL, packages: str = "[torch, triton]", torch: str = f"[2.15.1, {PRE_RELEASE}]"
 ) -> str:
     """An index as images.yaml has it."""
     return f"      - url: {url}\n        packages: {packages}\n        torch: {torch}\n"
@@ -53,8 +53,8 @@ def beside(*entries: str, main: str = RELEASES) -> tuple[str, str]:
 
 
 @pytest.fixture
-def nightly(yaml_file: Write) -> Config:
-    """images.yaml with a release and a night's build from another index for CUDA 13.0."""
+def pre_release(yaml_file: Write) -> Config:
+    """images.yaml with a release and a pre-release from another index for CUDA 13.0."""
     return load_config(yaml_file(beside(entry())))
 
 
@@ -87,17 +87,17 @@ def test_refused_in_one_line(
 # The axis.
 
 
-def test_nobody_gets_a_pre_release_unasked(nightly: Config) -> None:
-    assert choose(nightly, cuda="13.0").torch == "2.15.1"
-    assert choose(nightly, cuda="13.0", torch="2.15").torch == "2.15.1"
+def test_choose_takes_a_pre_release_by_its_whole_version_only(pre_release: Config) -> None:
+    assert choose(pre_release, cuda="13.0").torch == "2.15.1"
+    assert choose(pre_release, cuda="13.0", torch="2.15").torch == "2.15.1"
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16'; .*dev20261120"):
-        choose(nightly, cuda="13.0", torch="2.16")
+        choose(pre_release, cuda="13.0", torch="2.16")
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16\.0'"):
-        choose(nightly, cuda="13.0", torch="2.16.0")
-    assert choose(nightly, cuda="13.0", torch=NIGHT).torch == NIGHT
+        choose(pre_release, cuda="13.0", torch="2.16.0")
+    assert choose(pre_release, cuda="13.0", torch=PRE_RELEASE).torch == PRE_RELEASE
 
 
-def test_a_night_does_not_take_the_tag_of_its_minor_version(yaml_file: Write) -> None:
+def test_floating_gives_a_pre_release_no_minor_version(yaml_file: Write) -> None:
     """2.15.2.dev... comes after 2.15.1, and begins as it does."""
     later = "2.15.2.dev20261120"
     config = load_config(yaml_file(beside(entry(torch=f"[2.15.1, {later}]"))))
@@ -159,7 +159,7 @@ class Indexes:
 
     def index(self, *packages: str) -> Index:
         """The other index, named for some packages."""
-        return Index(url=f"{self.other}/simple", packages=packages, torch=("2.15.1", NIGHT))
+        return Index(url=f"{self.other}/simple", packages=packages, torch=("2.15.1", PRE_RELEASE))
 
     def resolve(self, index: Index, *requirements: str) -> WheelLock:
         return resolve(
@@ -217,7 +217,7 @@ def both(make: Callable[..., StandIn]) -> Iterator[Indexes]:
     ]
     other = [
         make("torch", "2.15.1+cu130", "triton==3.7", "lib"),
-        make("torch", f"{NIGHT}+cu130", "triton==3.8.0.dev20261119", "lib"),
+        make("torch", f"{PRE_RELEASE}+cu130", "triton==3.8.0.dev20261119", "lib"),
         make("triton", "3.7"),
         make("triton", "3.8.0.dev20261119"),
         make("lib", "2.0"),

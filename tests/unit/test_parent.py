@@ -19,7 +19,7 @@ from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
 from torch_images.host.network import Network
-from torch_images.layers.make import ReadyLayer, making
+from torch_images.layers.make import making
 from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, ParentRequest
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import layout_digest, write_layout
@@ -206,25 +206,3 @@ def test_an_image_that_was_removed_is_loaded_again(
     engine.images[name] = "sha256:another"
     contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     assert engine.images[name] != "sha256:another"
-
-
-def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_path: Path) -> None:
-    one, two = layers
-    base: Layout = Future()
-    packed: Future[ReadyLayer] = Future()
-
-    class Engine(StandInEngine):
-        """Has begun to take the first layer before the rest is made."""
-
-        def load(self, archive: Iterable[bytes]) -> None:
-            blobs = iter(archive)
-            early = [next(blobs)]
-            if not base.done():
-                base.set_result(bootstrapped(tmp_path))
-                packed.set_result(two.result())
-            super().load([*early, *blobs])
-
-    engine, groups = Engine(), {"cuda": [one], "python": [packed]}
-    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
-    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
-    assert len(engine.loads) == 2

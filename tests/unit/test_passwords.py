@@ -173,7 +173,7 @@ def test_no_url_has_no_parts(url: str) -> None:
             take(url)
 
 
-def test_what_apt_is_told() -> None:
+def test_without_users_gives_apt_the_credentials() -> None:
     lines = (
         "deb [a=b] http://me:x@h/d s main",
         "https://token@h:1/d",

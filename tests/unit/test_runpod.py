@@ -192,6 +192,7 @@ def test_the_verb_prints_a_template_and_the_command_that_sends_it(
     monkeypatch.setattr(registry, "pull_size", lambda *_: PULL)
     monkeypatch.setattr(registry, "is_public", lambda *_: False)
     monkeypatch.setenv("RUNPOD_API_KEY", "rpa_SECRET")
+    monkeypatch.setenv("TORCH_IMAGES_CONFIG", str(root / "images.yaml"))
     words = {"image": "ghcr.io/me/torch-cu130:pod"}
     assert program.perform(publish_tasks.runpod, words) == 2
     assert "torch-cu130:pod is not public" in capsys.readouterr().err
