@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -11,12 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 
 from tests.integration.standins import WHEEL_LOCK as LOCK
-from tests.integration.standins import served, small_project
+from tests.integration.standins import small_project
 from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder, share
 from tests.servers import closed_port, web_server
 from torch_images.build.build import build
@@ -148,32 +146,6 @@ def test_a_mirror_of_the_index_is_used(
     finally:
         engine.untag(image.candidate)
         shutil.rmtree(folder)
-
-
-def test_three_builds_at_once_in_one_clone(
-    small_locks: Path, engine: Engine, tmp_path: Path
-) -> None:
-    """Each had the bake file of whichever came last, and two of the three failed."""
-    folder = tmp_path / "project"
-    pages = small_project(folder, small_locks, tmp_path / "wheels")
-    words = [sys.executable, "-m", "invoke", "build", "--unverified", "--json", "--progress=plain"]
-    with served(pages) as index:
-        env = {**os.environ, "UV_DEFAULT_INDEX": index, "TORCH_IMAGES_LOCKS": f"{folder}/locks"}
-        builds = [
-            subprocess.Popen(
-                [*words, *more], cwd=folder, env=env, stdout=PIPE, stderr=PIPE, text=True
-            )
-            for more in ([], [], ["--arch=9.0"])
-        ]
-        said = [build.communicate() for build in builds]
-    assert [build.returncode for build in builds] == [0, 0, 0], said
-    made = [json.loads(out)[0] for out, _ in said]
-    for tag in {tag for one in made for tag in one["tags"]}:
-        engine.untag(tag)
-    same, again, narrowed = (one["digest"] for one in made)
-    assert same == again != narrowed
-    assert sum("another build of" in errors for _, errors in said[:2]) == 1
-    assert [path for path in (folder / "build").iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.slow  # most of a real image is made again

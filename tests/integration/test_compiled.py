@@ -22,7 +22,7 @@ import pytest
 import uv
 
 from tests.integration.standins import replace, served
-from tests.integration.support import ROOT, SITE, Built, facts, invoke, quiet
+from tests.integration.support import SITE, Built, facts, invoke, quiet
 from tests.integration.trees import (
     FORK,
     LLVM,
@@ -42,7 +42,6 @@ from torch_images.build.plan import plan_image, plan_images
 from torch_images.build.prepare import prepare_inputs
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
-from torch_images.config.types import Config
 from torch_images.errors import UnfinishedError
 from torch_images.host.diagnose import explain
 from torch_images.host.engine import Engine
@@ -487,23 +486,6 @@ def test_two_shares_halve_the_work_and_a_third_build_collects(
     found = hits(done.output, "torch")
     assert found["CUDA"][1] + found["C/C++"][1] == planned
     assert all(hit == asked > 0 for hit, asked in found.values())
-
-
-def test_what_shows_a_feature_is_in_the_published_torch(
-    built: Built, config: Config, engine: Engine
-) -> None:
-    """The evidence that compiled wheels are held to, looked for in the real one."""
-    features = choose(config).features
-    code = (
-        "import pathlib, sys; sys.path.insert(0, '/run/package')\n"
-        "from torch_images.inside.features import FEATURES, shows\n"
-        f"lib = pathlib.Path('{SITE}/torch/lib')\n"
-        "print(sorted(feature for feature in FEATURES if shows(lib, feature)))"
-    )
-    package = {"bind": "/run/package/torch_images", "mode": "ro"}
-    volumes = {str(ROOT / "torch_images"): package}
-    done = engine.run(built.digest, "python", "-B", "-c", code, **quiet(volumes=volumes))
-    assert done.output == f"{sorted(features)}\n"
 
 
 @pytest.mark.slow

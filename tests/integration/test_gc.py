@@ -8,20 +8,17 @@ import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from tests.integration.support import TESTS, invoke
 from torch_images.build import built, labels
-from torch_images.build.plan import CANDIDATE, LockedImage
+from torch_images.build.plan import CANDIDATE
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
-from torch_images.verify.reproduce import _kept
 
 BUILT = f"{TESTS}:gc-built"
 # What users do with an image, and the name that they give the new one.
@@ -81,32 +78,3 @@ def test_what_users_derive_is_never_ours(space: Workspace, engine: Engine) -> No
         assert {layer["digest"].removeprefix("sha256:") for layer in layers} <= held
     built.forget(space.cache, engine)
     assert digest not in {image.id for image in built.ours(space.cache, engine)}
-
-
-def test_a_rebuild_takes_no_image_away(engine: Engine, runner: Runner) -> None:
-    """An image goes with its last name: that which keeps it, or one that a build gives another."""
-    candidate, one, two = f"{CANDIDATE}:gc-rebuilt", "mine-test:gc-one", "mine-test:gc-two"
-    for name in (candidate, one, two):
-        build(f"FROM scratch\nCOPY <<x /x\n{name}\nx\n", name, runner)
-    unverified, nameless = (engine.inspect(name).id for name in (candidate, one))
-    runner.run(["docker", "tag", two, one])
-    try:
-        assert [i.tags for i in engine.listed() if i.id == nameless] == [()]
-        with _kept(nameless, cast("LockedImage", SimpleNamespace(candidate=candidate)), engine):
-            build("FROM scratch\nCOPY <<x /twin\nx\n", candidate, runner)
-        assert engine.digest(nameless) == nameless
-        assert engine.digest(candidate) == unverified
-    finally:
-        for name in (candidate, one, two, nameless):
-            engine.untag(name)
-
-
-def test_one_that_a_user_named_stays(space: Workspace, engine: Engine, runner: Runner) -> None:
-    digest = engine.inspect(BUILT).id
-    runner.run(["docker", "tag", BUILT, "mine-test:gc-named"])
-    try:
-        assert digest not in {item.image for item in gc.images(space.cache, engine)}
-        done = invoke("gc", "--images", "--dry-run", env={"TORCH_IMAGES_CACHE": str(space.cache)})
-        assert "it has a name that this project did not give it" in done.stdout
-    finally:
-        engine.untag("mine-test:gc-named")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import zipfile
@@ -105,12 +104,3 @@ def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
         assert done.stderr == (
             f"error: '{verb}' needs a clone of the project; run it there, as ./inv\n"
         )
-
-
-def test_it_names_its_version_and_its_verbs(command: Path, tmp_path: Path) -> None:
-    assert run(command, tmp_path, "--version").stdout == "torch-images 0.1.0\n"
-    golden = (ROOT / "tests/golden/help/all.txt").read_text()
-    listed = run(command, tmp_path, "--list").stdout
-    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == re.findall(
-        r"^  ([a-z-]+) ", golden, re.MULTILINE
-    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.errors import EngineError, LockError, UsageError
+from torch_images.errors import LockError, UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.layers.make import ReadyLayer
@@ -140,8 +140,3 @@ def test_an_image_that_another_command_still_loads(
     assert having(engine, layers) == []
     assert name not in {item.name for item in gc.images(tmp_path, engine)}
     engine.untag(name)
-
-
-def test_an_archive_that_is_none(engine: Engine) -> None:
-    with pytest.raises(EngineError, match=r"the engine refused the layers: .+; build again"):
-        engine.load([b"this is no archive" * 1000])

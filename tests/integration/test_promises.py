@@ -12,13 +12,11 @@ from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.publish.tag import tag
 from torch_images.verify.suites import Subject, inside, outside
-from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, verify
+from torch_images.verify.verify import VerifyReport, claim_of, report_path, verify
 
 BROKEN = "torch-images-test:broken"
 
@@ -140,23 +138,6 @@ def test_what_was_not_broken_still_passes(broken: VerifyReport) -> None:
     passed = {check.name for check in broken.checks if check.outcome == "passed"}
     assert "container/test_versions/test_torch_version" in passed
     assert "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda.so]" in passed
-
-
-def test_a_failed_report_is_kept_but_never_reused(
-    broken: VerifyReport, workspace: Workspace
-) -> None:
-    kept = read_report(report_path(workspace, broken.digest))
-    assert kept is not None
-    assert not kept.passed
-
-
-def test_nothing_is_tagged_after_a_failure(
-    broken: VerifyReport, config: Config, planned: ImagePlan, engine: Engine
-) -> None:
-    before = engine.tags("torch-cu130:")
-    with pytest.raises(VerifyError, match="failed verification: image/"):
-        tag(config, planned, broken, engine)
-    assert engine.tags("torch-cu130:") == before
 
 
 def test_an_architecture_without_code_and_another_cuda_are_named(

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.maintain.gc import Limits, images, remove, surplus
 from torch_images.verify.suites import Check, suite_hash
 from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
 
@@ -186,14 +184,6 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert tags(server.host) == now
 
 
-def test_an_image_without_a_report_is_not_pushed(make: Make, server: Registry) -> None:
-    image = make(verified=False)
-    done = push(image, server.host)
-    assert done.returncode == 1
-    assert f"({image.digest}) was never verified here; run `invoke verify" in done.stderr
-    assert tags(server.host) == {}
-
-
 FAULTS: dict[str, Callable[[], list[Fault]]] = {
     "429 with a pause": lambda: [
         Fault(r"PUT .*/blobs/", status="429 Too Many Requests", headers=("Retry-After: 1",))
@@ -244,21 +234,6 @@ def test_a_lasting_fault_leaves_nothing_half(
     assert tags(server.host) == expected | dict.fromkeys(image.tags[:reached], image.digest)
     assert push(image, server.host).returncode == 0
     assert tags(server.host) == expected | dict.fromkeys(image.tags, image.digest)
-
-
-def test_a_registry_is_killed_and_comes_back(make: Make, server: Registry) -> None:
-    image = make()
-
-    def restart() -> None:
-        server.kill()
-        server.start()
-
-    fault = Fault(r"PUT .*/blobs/", cut=1_500_000, then=restart)
-    with faulty(server.host, fault) as host:
-        done = push(image, host)
-    assert fault.met
-    assert done.returncode == 0, done.stderr
-    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
 
 
 def test_a_killed_push_is_repeated(make: Make, server: Registry) -> None:
@@ -322,33 +297,6 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
         assert held == {image.immutable: image.digest} | dict.fromkeys(subject.tags, subject.digest)
     finally:
         server.kill()
-
-
-def test_old_images_go_unless_they_are_used(
-    make: Make, engine: Engine, workspace: Workspace
-) -> None:
-    """Only stand-ins are removed here; what `invoke gc` would take is asked for."""
-    kept, gone = make(), make()
-    created = subprocess.run(
-        ["docker", "create", kept.tag, "true"], check=True, capture_output=True, text=True
-    )
-    try:
-        found = {item.image: item for item in images(workspace.cache, engine)}
-        assert gone.digest in found
-        assert kept.digest not in found
-        item = found[gone.digest]
-        assert gone.tag in item.name
-        assert item.size > LAYERS * LAYER_SIZE
-        assert surplus([item], Limits(age=timedelta(hours=1)), datetime.now(UTC)) == ()
-        done = invoke("gc", "--older", "0h", "--dry-run")
-        assert done.returncode == 0, done.stderr
-        assert f"would remove {gone.tag}, 12." in done.stdout
-        assert kept.tag not in done.stdout
-        assert engine.inspect(gone.tag).id == gone.digest
-        assert list(remove([item], engine)) == [item]
-        assert engine.tags(gone.tag) == ()
-    finally:
-        subprocess.run(["docker", "rm", created.stdout.strip()], check=True, capture_output=True)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import pytest
 import requests
 
 from tests.integration.support import TESTS, Registry, invoke
-from tests.releases import M130, M132, T130, T132
+from tests.releases import M132, T132
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
@@ -218,53 +218,9 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None
         assert "pushed" not in done.stderr
     assert tags(server.host) == held
 
-    done = invoke("runpod", "--image", f"{name}:latest")
-    assert done.returncode == 2
-    [line] = done.stderr.strip().splitlines()
-    assert f"{ID} has no sshd (port 22) and no JupyterLab (port 8888)" in line
-    done = invoke("runpod", "--image", f"{name}:{arm64.immutable}")
-    assert done.returncode == 2
-    [line] = done.stderr.strip().splitlines()
-    assert f"{arm64.immutable} has no image for linux/amd64; it has one for linux/arm64" in line
-
-
-def test_a_name_of_one_manifest_becomes_one_of_an_index(
-    make: Make, server: Registry, engine: Engine
-) -> None:
-    """Also where somebody else has given it these names."""
-    amd64, arm64 = make(AMD64), make(ARM64)
-    name = f"{server.host}/{REPOSITORY}"
-    for tag in FLOATING:
-        engine.tag(amd64.digest, name, tag)
-        subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
-    push(amd64, server.host)
-    assert set(tags(server.host).values()) == {amd64.digest}
-    done = invoke("push", arm64.tag, "--registry", f"{server.host}/owner")
-    assert done.stdout.count(f" from {amd64.digest}") == len(FLOATING)
-    is_index_of(server.host, amd64, arm64)
-
 
 def test_two_machines_at_once_make_one_index(make: Make, server: Registry) -> None:
     images = make(AMD64), make(ARM64)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda image: push(image, server.host), images))
     is_index_of(server.host, *images)
-
-
-def test_latest_is_the_image_with_compat_where_there_is_one(make: Make, server: Registry) -> None:
-    """And without for the other platform; each other name says which it is."""
-    plain, compat = (make(AMD64, "13.0", word) for word in ("without", "with"))
-    arm64 = make(ARM64, "13.0")
-    for image in (plain, arm64, compat):
-        sheet = push(image, server.host)
-    held = tags(server.host, CU130)
-    assert sheet["indexes"] == [f"{server.host}/{CU130}:latest@{held['latest']}"]
-    assert held == {
-        **{image.immutable: image.digest for image in (plain, compat, arm64)},
-        **dict.fromkeys((T130, M130), held[T130]),
-        **dict.fromkeys((f"{T130}-compat", f"{M130}-compat", "compat"), compat.digest),
-        "latest": held["latest"],
-    }
-    for tag, image in ((T130, plain), ("latest", compat)):
-        found = [one["digest"] for one in index_of(server.host, tag, CU130)["manifests"]]
-        assert found == [image.digest, arm64.digest]

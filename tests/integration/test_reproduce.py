@@ -229,11 +229,6 @@ def test_a_newer_engine_makes_the_same_digest(
         assert json.loads(done.stdout)[0]["digest"] == built.digest
 
 
-def test_a_build_from_nothing_leaves_no_cache_of_its_own(original: str, runner: Runner) -> None:
-    records = runner.run(["docker", "buildx", "du", "--verbose"]).output
-    assert 'id "torch-images-' not in records
-
-
 @pytest.mark.slow
 def test_small_layers_hold_the_same(small: Small, original: str, engine: Engine) -> None:
     """Built after a fast one, whose steps BuildKit keeps; and built again from nothing.

@@ -68,14 +68,9 @@ def picked(gpu: str, driver: str, platform: str) -> dict[str, Any] | None:
     [
         ("NVIDIA GeForce RTX 5090", "570.133.07", ["RTX 5090"]),
         ("NVIDIA A100-SXM4-80GB", "550.54.15", ["A100"]),
-        ("NVIDIA RTX 6000 Ada Generation", "580.95.05", ["RTX 6000 Ada"]),
-        ("A10", "535", ["A10"]),
-        ("NVIDIA H100 80GB HBM3", "610.10", ["H100"]),
         ("NVIDIA GH200 480GB", "580", ["GH200"]),
         ("GeForce RTX 4090", "390.48", ["RTX 4090"]),
-        ("Tesla V100-SXM2-16GB", "580", ["V100"]),
         ("Tesla T4", "570.133.20", ["T4"]),
-        ("NVIDIA GeForce RTX 3080 Ti", "580", ["RTX 3080"]),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "580", ["RTX PRO 6000"]),
     ],
 )
@@ -97,21 +92,13 @@ def test_a_search_finds_what_the_command_says(
 @pytest.mark.parametrize(
     ("typed", "gpus"),
     [
-        ("NVIDIA GeForce RTX 5090", {"RTX 5090"}),
         ("rtx5090", {"RTX 5090"}),
-        ("t4", {"T4"}),
         ("Tesla T4", {"T4"}),
-        ("3080Ti", {"RTX 3080"}),
         ("6000Ada", {"RTX 6000 Ada"}),
-        ("rtxpro6000", {"RTX PRO 6000"}),
-        ("NVIDIA H100 PCIe", {"H100"}),
         ("sm_89", {"L4", "RTX 4090"}),
         ("hopper", {"H100", "GH200"}),
-        ("a2-highgpu-1g", {"A100"}),
         ("p5.48xlarge", {"H100"}),
-        ("g6e.xlarge", {"L40S"}),
         ("Standard_NC24ads_A100_v4", {"A100"}),
-        ("NVIDIA A2", {"A2"}),
         ("gibberish", set()),
     ],
 )
@@ -129,23 +116,6 @@ def test_both_searches_know_how_gpus_are_written(page: Browser, typed: str, gpus
         assert all(found)
     message = "No row has that. Try the name that nvidia-smi prints, or a number such as 8.9."
     assert (page.text("form[data-table=answers] output") == message) == (not gpus)
-
-
-def test_words_that_name_no_model_are_said(page: Browser) -> None:
-    page.type("#search", "NVIDIA H100 80GB HBM3 vllm")
-    text = page.text("form[data-table=images] output")
-    assert text.startswith("2 of ")
-    assert text.endswith(" rows, without regard to 80gb hbm3")
-
-
-def test_the_line_of_nvidia_smi_may_be_pasted(page: Browser) -> None:
-    page.type("#gpu", "NVIDIA GeForce RTX 5090, 570.133.07")
-    pasted = page.run(ROWS, "answers")
-    page.run("document.getElementById('gpu').value = ''")
-    page.type("#gpu", "RTX 5090")
-    page.type("#driver", "570.133.07")
-    assert page.run(ROWS, "answers") == pasted
-    assert {row[2] for row in pasted} < {row[2] for row in every(page)}
 
 
 def every(page: Browser) -> list[list[str]]:
@@ -191,14 +161,6 @@ def test_all_of_it_works_by_keyboard(page: Browser) -> None:
     assert wanted
     assert [row[3] for row in page.run(ROWS, "answers")] == [wanted["image"]]
     assert page.messages() == []
-
-
-@pytest.mark.parametrize("width", [320, 700, 1400])
-def test_no_page_is_wider_than_its_window(page: Browser, site: Path, width: int) -> None:
-    page.show(width=width)
-    page.open((site / "index.html").as_uri())
-    assert page.run("return innerWidth") == width
-    assert page.run("return document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("width", [320, 390, 700, 900, 1000, 1400])
@@ -259,32 +221,6 @@ def test_axe_finds_nothing(page: Browser, axe: str, width: int, scheme: str) -> 
     assert page.violations(axe) == []
     page.run("document.querySelector('main').append(document.createElement('input'))")
     assert [rule for rule, *_ in page.violations(axe)] == ["label"]
-
-
-def test_light_and_dark_can_both_be_read(page: Browser) -> None:
-    """Text has a contrast of 7 to its ground, what is quieter one of 4.5 (WCAG 2.2, 1.4.3)."""
-    script = """
-    const light = (colour) => {
-      const parts = colour.match(/[0-9.]+/g).slice(0, 3).map((p) => p / 255);
-      const [r, g, b] = parts.map((p) => (p <= 0.04045 ? p / 12.92 : ((p + 0.055) / 1.055) ** 2.4));
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const ground = light(getComputedStyle(document.body).backgroundColor);
-    const contrast = (selector) => {
-      const other = light(getComputedStyle(document.querySelector(selector)).color);
-      return (Math.max(other, ground) + 0.05) / (Math.min(other, ground) + 0.05);
-    };
-    return [ground, contrast("body"), contrast(".hint"), contrast("a[href]")];
-    """
-    grounds = []
-    for scheme in ("light", "dark"):
-        page.show(width=1000, scheme=scheme)
-        ground, text, *others = page.run(script)
-        grounds.append(ground)
-        assert text > 7
-        assert min(others) > 4.5
-    assert grounds[0] > 0.9
-    assert grounds[1] < 0.05
 
 
 def test_it_asks_nothing_of_any_server(page: Browser, site: Path) -> None:

@@ -1,4 +1,4 @@
-"""What unit tests share: the real images.yaml and locks, and golden files."""
+"""What unit tests share: a small images.yaml with its locks, and golden files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from torch_images.config.types import Config
 from torch_images.locks.facts import with_facts
 
 ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "tests" / "fixtures" / "images.yaml"
+LOCKS = IMAGES.with_name("locks")
+CONFIG = with_facts(load_config(IMAGES), LOCKS)
+# The newest release of torch there for each CUDA version, their minor versions, and the one before.
+T128, T130, OLDER130 = "2.10.0", "2.14.1", "2.11.0"
+M128, M130 = "2.10", "2.14"
 
 # "ci" makes the same examples in every run, "long" makes new ones and many more. Neither measures
 # time: a busy machine is no fault of what is tested.
@@ -64,23 +70,33 @@ def golden(
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
-    """The project's folder."""
-    return ROOT
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's folder, but with the images.yaml and locks of tests/fixtures."""
+    folder = tmp_path_factory.mktemp("root")
+    for path in (*ROOT.iterdir(), IMAGES, LOCKS):
+        if path.parent != ROOT or path.name not in ("images.yaml", "locks"):
+            (folder / path.name).symlink_to(path)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def config() -> Config:
-    """The project's own images.yaml."""
+    """The images.yaml of tests/fixtures."""
+    return CONFIG
+
+
+@pytest.fixture(scope="session")
+def real() -> Config:
+    """The project's own images.yaml, for the few tests that are about it."""
     return with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 @pytest.fixture
 def yaml_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write images.yaml with some text replaced, and return its path."""
+    """Write the fixture's images.yaml with some text replaced, and return its path."""
 
     def write(*replacements: tuple[str, str]) -> Path:
-        text = (ROOT / "images.yaml").read_text()
+        text = IMAGES.read_text()
         for old, new in replacements:
             assert old in text
             text = text.replace(old, new, 1)

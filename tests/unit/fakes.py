@@ -104,7 +104,8 @@ class Said:
 
 def invoke(root: Path, *words: str, name: str = "invoke", **environment: str) -> Said:
     """Run a command line as `torch-images` does, but in this process."""
-    env = {**os.environ, "NO_COLOR": "1", **environment}
+    images = {"TORCH_IMAGES_CONFIG": str(root / "images.yaml")}
+    env = {**os.environ, "NO_COLOR": "1", **images, **environment}
     env.pop("TORCH_IMAGES_SETUP", None)
     out, err = io.StringIO(), io.StringIO()
     with (

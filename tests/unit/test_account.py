@@ -181,41 +181,6 @@ def test_kernels_that_were_made_with_umask_002_stay_in_use(
 
 
 @ROOT_ONLY
-@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no other file system")
-@pytest.mark.parametrize(("home", "kernels"), [(0o755, 0o755), (0o777, 0o755), (0o755, 0o777)])
-def test_root_uses_the_kernels_in_a_home_that_is_a_volume(home: int, kernels: int) -> None:
-    """Of another user, but not where any user could have put them."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        path = Path(made(Path(name), "home", home))
-        for place, mode in ((path, home), (Path(made(path, ".triton", kernels)), kernels)):
-            os.chown(place, OTHER, OTHER)
-            place.chmod(mode)
-        told = {"HOME": str(path), "TMPDIR": name, "USER": "me", account.INDUCTOR: "/mine"}
-        found = account.changes(told, 0)
-    assert ("TRITON_CACHE_DIR" in found) == (0o777 in (home, kernels))
-
-
-@ROOT_ONLY
-def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
-    shared, home = made(folder, "tmp", 0o1777), made(folder, "home", 0o777)
-    for _ in range(2):  # it stays
-        assert ask({"TMPDIR": shared, "HOME": home, "USER": "me"})[0] == {}
-    about = Path(shared, "torchinductor_me").lstat()
-    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
-
-
-@ROOT_ONLY
-def test_whoever_plants_every_folder_gets_nothing(folder: Path) -> None:
-    shared = made(folder, "tmp", 0o1777)
-    program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
-    program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{shared}"')
-    plant(Path(shared, f"torch-images-{OTHER}"), "open to all")
-    given, _ = ask({"TMPDIR": shared, "HOME": "/", "USER": "me"}, program)
-    about = Path(given["HOME"]).lstat()
-    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
-
-
-@ROOT_ONLY
 def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
     """Not in a home that others can write, and not before the image's own."""
     home, path = made(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
@@ -245,23 +210,6 @@ def test_a_home_that_cannot_be_written_stays_and_caches_go_elsewhere(folder: Pat
     mine = {"XDG_CACHE_HOME": "/mine", "TRITON_CACHE_DIR": "/mine", "JUPYTER_DATA_DIR": "/mine"}
     told = {"HOME": home, "TMPDIR": temporary, "USER": "me", **mine}
     assert ask(told)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
-
-
-@ROOT_ONLY
-def test_the_folders_of_another_user_are_replaced(folder: Path) -> None:
-    """A program that changes its user hands its environment on."""
-    home, temporary = made(folder, "home", 0o777), made(folder, "tmp", 0o1777)
-    theirs = made(Path(temporary), "torch-images-0", 0o700)
-    told = {"TMPDIR": temporary, "USER": "me", "XDG_CACHE_HOME": f"{theirs}/cache"}
-    assert ask({**told, "HOME": home})[0] == {"XDG_CACHE_HOME": f"{home}/.cache"}
-    assert ask({**told, "HOME": theirs})[0]["HOME"] == f"{temporary}/torch-images-{OTHER}"
-
-
-def test_a_volume_below_a_cache_keeps_it_in_use() -> None:
-    """Of /dev itself, /dev/shm and /dev/pts are mounted: nothing else says that of /proc/self."""
-    assert account._mounted("/dev")
-    assert account._mounted("/")
-    assert not account._mounted("/dev/sh")
 
 
 NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", account.INDUCTOR]
@@ -324,14 +272,6 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
     assert json.loads(done.stdout) == found
 
 
-def test_a_python_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pip warns of programs that are not on the path of the shell that started it."""
-    monkeypatch.setattr(account, "changes", lambda *_: {"PATH": "/longer", "USER": "me"})
-    monkeypatch.setattr(os, "environ", {"PATH": "/short"})
-    account.at_start()
-    assert os.environ == {"PATH": "/short", "USER": "me"}
-
-
 def test_a_python_starts_in_a_folder_that_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,3 +282,23 @@ def test_a_python_starts_in_a_folder_that_was_removed(
     monkeypatch.setattr(os, "environ", {"TMPDIR": "here"})
     account.at_start()
     assert os.environ == {"TMPDIR": "here"}
+
+
+@ROOT_ONLY
+def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
+    shared, home = made(folder, "tmp", 0o1777), made(folder, "home", 0o777)
+    for _ in range(2):  # it stays
+        assert ask({"TMPDIR": shared, "HOME": home, "USER": "me"})[0] == {}
+    about = Path(shared, "torchinductor_me").lstat()
+    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
+
+
+@ROOT_ONLY
+def test_whoever_plants_every_folder_gets_nothing(folder: Path) -> None:
+    shared = made(folder, "tmp", 0o1777)
+    program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
+    program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{shared}"')
+    plant(Path(shared, f"torch-images-{OTHER}"), "open to all")
+    given, _ = ask({"TMPDIR": shared, "HOME": "/", "USER": "me"}, program)
+    about = Path(given["HOME"]).lstat()
+    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.arch import Capability, Coverage, coverage, targets_in_listing, widespread
+from torch_images.arch import Capability, coverage, widespread
 
 capabilities = st.builds(Capability, st.integers(1, 29), st.integers(0, 9))
 
@@ -34,34 +34,12 @@ def test_machine_code_runs_on_later_minor_versions_of_its_major(
     assert Capability.parse(gpu).runs(Capability.parse(code)) == runs
 
 
-@given(capabilities)
-def test_capability_of_the_number_in_a_target(capability: Capability) -> None:
-    assert Capability.of_number(int(capability.sm.removeprefix("sm"))) == capability
-
-
 @given(st.text())
 def test_other_text_is_no_capability(text: str) -> None:
     try:
         assert str(Capability.parse(text)) == text
     except ValueError as error:
         assert text in str(error)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "elf", "ptx", "found"),
-    [
-        ("12.0", ["sm_90", "sm_120"], [], Coverage("native", "sm_120")),
-        ("8.9", ["sm_80", "sm_86", "sm_90"], [], Coverage("same-major", "sm_86")),
-        ("12.1", ["sm_120"], [], Coverage("same-major", "sm_120")),
-        ("10.0", ["sm_90"], ["compute_90"], Coverage("ptx", "compute_90")),
-        ("10.0", ["sm_90", "sm_100a"], [], None),
-        ("9.0", ["sm_100"], ["compute_100"], None),
-        ("8.0", ["sm_86"], [], None),
-        ("12.0", [], [], None),
-    ],
-)
-def test_coverage(wanted: str, elf: list[str], ptx: list[str], found: Coverage | None) -> None:
-    assert coverage(Capability.parse(wanted), elf, ptx) == found
 
 
 @given(capabilities, st.lists(capabilities), st.lists(capabilities))
@@ -78,14 +56,6 @@ def test_coverage_obeys_nvidias_rules(
         assert wanted in elf
     if found and found.kind == "ptx":
         assert not same_major
-
-
-def test_listing_of_cuobjdump() -> None:
-    listing = (
-        "ELF file    1: libtorch_cuda.1.sm_75.cubin\nELF file    2: libtorch_cuda.2.sm_90a.cubin\n"
-        "PTX file    1: libtorch_cuda.1.sm_90.ptx\n"
-    )
-    assert targets_in_listing(listing) == {"sm_75": 1, "sm_90a": 1, "sm_90": 1}
 
 
 def test_a_few_kernels_are_not_support() -> None:

@@ -46,12 +46,6 @@ def test_exactly_one_list_or_none_is_touched(data: bytes, problem: str) -> None:
         narrowed(data, [90])
 
 
-@pytest.mark.parametrize("arch", [70, 110])
-def test_an_architecture_without_code_is_named(arch: int) -> None:
-    with pytest.raises(ArchListError, match=f"{TEXT}, has nothing that {arch / 10}"):
-        narrowed(library(), [120, arch])
-
-
 @given(
     st.sets(st.sampled_from(KNOWN), min_size=2),
     st.sets(st.sampled_from(KNOWN), min_size=1),

@@ -6,17 +6,13 @@ import dataclasses
 import datetime
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
 from tests.servers import closed_port, web_server
 from torch_images.errors import LockError, NetworkError
-from torch_images.fetch.download import available, fetch, fetch_archives, is_file, read
-from torch_images.host.loopback import serving
+from torch_images.fetch.download import available, fetch, fetch_archives, is_file
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
@@ -85,12 +81,6 @@ def test_comes_from_the_mirror_once(serve: Serve, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {f"{deb.sha256}.deb" for deb in LOCK.debs}
 
 
-def test_asks_the_archive_of_that_name_first(serve: Serve, tmp_path: Path) -> None:
-    site = serve(POOL)
-    get(tmp_path, f"{site.url}/debian-security", f"{site.url}/debian")
-    assert not [path for path in site.asked if path.startswith("/debian-security")]
-
-
 def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: Path) -> None:
     site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
     got = get(tmp_path, f"{site.url}/debian", snapshot=f"{site.url}/archive")
@@ -98,15 +88,7 @@ def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: P
     assert len([path for path in site.asked if path.startswith("/archive")]) == 1
 
 
-def test_what_nobody_has_has_vanished(serve: Serve, tmp_path: Path) -> None:
-    site = serve(dict(list(POOL.items())[:1]))
-    silent = f"http://127.0.0.1:{closed_port()}/archive"
-    for snapshot in ("", silent, f"{site.url}/archive"):
-        got = get(tmp_path / "x", f"{site.url}/debian", snapshot=snapshot)
-        assert got == {"a": CONTENT["a"], "b": b"vanished"}
-
-
-def test_a_silent_snapshot_archive_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_reports_a_silent_snapshot_archive(serve: Serve, tmp_path: Path) -> None:
     mirror = f"{serve(dict(list(POOL.items())[:1])).url}/debian"
     silent, gone = f"http://127.0.0.1:{closed_port()}/archive", f"{serve({}).url}/archive"
     for snapshot, told in ((silent, True), (gone, False), ("", False)):
@@ -189,29 +171,3 @@ def test_a_package_is_available_at_a_mirror_or_in_the_snapshot(serve: Serve) -> 
     assert not found(b, "")
     with pytest.raises(NetworkError, match=r"has b 1\+x, and one does not answer: "):
         found(b, silent)
-
-
-@pytest.mark.parametrize("status", [401, 404])
-def test_an_answer_that_is_not_read_is_closed(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hold its connection until Python finds it."""
-    answers: list[requests.Response] = []
-    send = requests.Session.send
-
-    def kept(session: requests.Session, *words: Any, **options: Any) -> requests.Response:
-        answers.append(send(session, *words, **options))
-        return answers[-1]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", "3")
-            self.end_headers()
-            self.wfile.write(b"no\n")
-
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
-    monkeypatch.setattr(requests.Session, "send", kept)
-    with serving(Handler) as url, pytest.raises(NetworkError):
-        read(f"{url}/x", Network())
-    assert [answer.raw.closed for answer in answers] == [True]

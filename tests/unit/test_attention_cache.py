@@ -6,7 +6,6 @@ import gc
 import hashlib
 import importlib
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +84,7 @@ def checksum(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("damage", ["", "A", "A torn fil", "other bytes"])
+@pytest.mark.parametrize("damage", ["", "A torn fil"])
 def test_a_damaged_file_is_compiled_again_and_said_once(
     kept: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
@@ -132,26 +131,6 @@ def test_a_folder_that_fails_is_left_alone(
     )
     assert [line.rpartition(", ")[2] for line in said[1:]] == ["not kept", "not kept"]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_kept_where_there_is_no_folder(
-    kept: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cache = kernels(kept, None)
-    compile_into(cache, 1, "A")
-    assert capsys.readouterr().err.endswith("s, not kept\n")
-    cache.clear()
-    assert 1 not in cache
-
-
-def test_threads_note_their_own_functions(kept: ModuleType) -> None:
-    """One thread's call of FlashAttention-4 is never kept for another one's shape."""
-    cache = kept.Kernels({"ours": 1, "theirs": 2}, kept.Folder(None, load_code))
-    assert cache["ours"] == 1
-    other = threading.Thread(target=lambda: cache["theirs"])
-    other.start()
-    other.join()
-    assert cache.last == 1
 
 
 MODULES = {
@@ -213,7 +192,7 @@ def test_only_what_is_used_is_imported(loading: ModuleType, modules: None) -> No
     assert importlib.reload(sys.modules["quack.small"]) is interface.small
 
 
-@pytest.mark.parametrize("name", ["quack.kernels", "quack.more", "quack.small", "quack"])
+@pytest.mark.parametrize("name", ["quack.more", "quack"])
 def test_a_program_that_imports_quack_gets_all_of_it(
     loading: ModuleType, modules: None, name: str
 ) -> None:
@@ -226,13 +205,3 @@ def test_a_program_that_imports_quack_gets_all_of_it(
     assert quack.kernels() == "1"  # the function, as its `__init__` leaves it
     assert quack.small is interface.small
     assert name == "quack.more" or not hasattr(quack, "more")
-
-
-def test_a_failed_import_leaves_nothing_behind(
-    loading: ModuleType, modules: None, tmp_path: Path
-) -> None:
-    (tmp_path / "flash_attn/cute/interface.py").write_text("import quack.small\n1 / 0\n")
-    with pytest.raises(ZeroDivisionError):
-        loading.interface()
-    assert gc.isenabled()
-    assert importlib.import_module("quack").kernels() == "1"

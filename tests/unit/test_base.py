@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import hashlib
 import io
-import json
 import os
 import tarfile
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from tests.packages import make_deb
 from tests.servers import web_server
@@ -27,7 +25,7 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.fetch.apt import Resolver, confined, tree_room
-from torch_images.fetch.bootstrap import BaseMaker, command, dpkg_options, kept
+from torch_images.fetch.bootstrap import BaseMaker, kept
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.inside.times import EPOCH
@@ -71,23 +69,6 @@ def test_equal_trees_give_equal_layouts(tmp_path: Path) -> None:
             normalise(tar, stream)
         digests.append(write_layout(tmp_path / f"layout{run}", layer, history="h"))
     assert digests[0] == digests[1] == layout_digest(tmp_path / "layout0")
-
-
-def test_a_layout_names_what_it_holds(tmp_path: Path) -> None:
-    layer = make_tar(tmp_path / "layer", ["./a"], EPOCH)
-    plain = f"sha256:{hashlib.sha256(layer.read_bytes()).hexdigest()}"
-    digest = write_layout(tmp_path / "layout", layer, history="h", env=("PATH=/bin",))
-    blobs = tmp_path / "layout" / "blobs" / "sha256"
-    for blob in blobs.iterdir():
-        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
-    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
-    assert config["rootfs"]["diff_ids"] == [plain]
-    [found] = manifest["layers"]
-    blob = (blobs / found["digest"].removeprefix("sha256:")).read_bytes()
-    unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(blob)
-    assert f"sha256:{hashlib.sha256(unpacked).hexdigest()}" == plain
-    assert config["config"]["Env"] == ["PATH=/bin"]
 
 
 def test_links_and_owners_survive_and_setuid_does_not(tmp_path: Path) -> None:
@@ -217,28 +198,6 @@ def test_a_locked_build_or_an_unlocked_lock_refuses_vanished_packages(
     assert not (tmp_path / "bases").exists()
 
 
-def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
-    made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, ""), locked=True)
-    with pytest.raises(LockError, match=r"base-x\.json was not resolved by `invoke lock`; run"):
-        made.debs(BASE, lock(unlocked=True), ALL)
-
-
-DOCUMENTATION = (
-    "path-exclude=/usr/share/doc/*",
-    "path-exclude=/usr/share/info/*",
-    "path-exclude=/usr/share/locale/*",
-    "path-exclude=/usr/share/man/*",
-    "path-include=/usr/share/doc/*/copyright",  # the last one that matches holds
-)
-
-
-def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
-    assert dpkg_options(root) == DOCUMENTATION
-    words = command(BASE, lock(TINI), Path("/t.tar"), "http://127.0.0.1:1", dpkg_options(root))
-    told = [w.removeprefix("--dpkgopt=") for w in words if w.startswith("--dpkgopt=")]
-    assert told == list(DOCUMENTATION)
-
-
 @pytest.mark.parametrize(
     ("output", "kind", "text"),
     [
@@ -332,3 +291,9 @@ def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path)
         assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
         run.fails = ""
         assert made.base(BASE, lock(deb)).layout.is_dir()
+
+
+def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
+    made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, ""), locked=True)
+    with pytest.raises(LockError, match=r"base-x\.json was not resolved by `invoke lock`; run"):
+        made.debs(BASE, lock(unlocked=True), ALL)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_compare import compare
 from bench_report import markdown
-from bench_results import Figure, Result, read
-
-from torch_images.errors import UsageError
+from bench_results import Figure, Result
 
 MACHINE = {"gpu": "NVIDIA X", "torch": "2.11.0", "driver": "580.1"}
 
@@ -45,43 +41,6 @@ def test_shares_are_of_the_gpus_own_ceilings() -> None:
     assert result(GEMM, brain).share(brain) is None
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({}, ""),
-        ({"sets": 38, "input_bytes": 4}, "38 sets"),
-        ({"sets": 38, "input_bytes": 4, "same": "weights"}, "38 sets, same weights"),
-        ({"sets": 2, "input_bytes": 4}, "2 sets, which fit L2"),
-        ({"sets": 1, "input_bytes": 101}, "larger than L2"),
-        ({"sets": 1, "input_bytes": 100}, "same input"),
-        ({"sets": 1}, "same input"),
-    ],
-)
-def test_each_row_says_where_its_inputs_come_from(facts: dict[str, Any], words: str) -> None:
-    case = figure("sdpa/B=1/fp16", 1e-3, **facts)
-    found = dataclasses.replace(result(GEMM, case), machine={**MACHINE, "l2_bytes": 100})
-    assert found.inputs(case) == words
-    assert ("| Inputs |" in markdown(found)) == bool(words)
-
-
-def test_a_row_is_host_bound_where_enqueueing_takes_longer() -> None:
-    rows = [
-        figure("linear/small/fp16", 5e-5, host=4.5e-5, device=1.2e-5),
-        figure("linear/large/fp16", 9e-4, host=4.5e-5, device=9e-4),
-        figure("linear/unknown/fp16", 1e-3),
-    ]
-    assert [row.host_bound for row in rows] == [True, False, False]
-    text = markdown(result(*rows))
-    lines = text.splitlines()
-    head = "| Case | Precision | Median, ms | Spread | Rate | Share | Host / device, ms |"
-    assert head in lines
-    assert "| small | fp16 | 0.05 | 2.0% |  |  | 0.045 / 0.012, host-bound |" in lines
-    assert "| large | fp16 | 0.9 | 2.0% |  |  | 0.045 / 0.9 |" in lines
-    assert "| unknown | fp16 | 1 | 2.0% |  |  |  |" in lines
-    assert "A row is host-bound where" in text
-    assert "host-bound" not in markdown(result(GEMM))
-
-
 def test_a_speed_up_is_over_the_baseline() -> None:
     """By items per second where there are any: two GPUs do twice the work in equal time."""
     eager = figure("cuda graphs/net, eager/bf16", 3e-3)
@@ -110,21 +69,3 @@ def test_a_difference_is_certain_and_notable_or_none(factor: float, verdict: str
     [found] = compare(sampled(1.0), sampled(factor))
     assert found.verdict == verdict
     assert found.ratio == pytest.approx(factor)
-
-
-def test_a_notable_difference_that_may_be_chance_is_none() -> None:
-    few = [result(figure("a/b/c", m, samples=(m, m * 1.4, m * 0.7))) for m in (1.0, 1.2)]
-    [found] = compare(*few)
-    assert found.chance is not None
-    assert found.chance > 0.01
-    assert found.verdict == "equal"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 3}', '{"schema": 1, "cases": [1]}'])
-def test_another_file(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        read(path)
-    assert "\n" not in str(caught.value)
-    assert "x.json" in str(caught.value)

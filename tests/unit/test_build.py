@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.decisions import NOTES
-from tests.releases import T130
+from tests.unit.conftest import CONFIG, ROOT, T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels
 from torch_images.build.bake import Parts, bake_command, bake_file, environment, host_network
@@ -19,15 +17,11 @@ from torch_images.build.build import revision
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import (
     ImagePlan,
-    LockedImage,
-    lock_image,
-    plan_image,
     plan_images,
     version,
 )
 from torch_images.build.render import render
 from torch_images.config.choose import choose
-from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import (
     BuildError,
@@ -46,10 +40,6 @@ from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.locks.facts import with_facts
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 @pytest.fixture
@@ -159,14 +149,6 @@ def test_the_command_follows_the_options() -> None:
     assert "--no-cache" not in bake_command((Path("b.json"),), BuildOptions())
 
 
-def test_a_build_from_nothing_keeps_its_cache_mounts_apart(
-    planned: tuple[ImagePlan, ...], root: Path
-) -> None:
-    document = bake(planned, root, Network(), namespace="apart")
-    for target in document["target"].values():
-        assert target["args"]["BUILDKIT_CACHE_MOUNT_NS"] == "apart"
-
-
 # The texts of buildx 0.13.1, BuildKit 0.13 and uv 0.13.
 FAILURES = [
     ("write /x: no space left on device", DiskError, "the disk filled up"),
@@ -184,6 +166,18 @@ FAILURES = [
     ),
     ("unknown flag: --provenance", EngineError, "buildx is too old"),
     ('ERROR: failed to solve: process "/run/x" did not complete', BuildError, "did not complete"),
+    (
+        "#3 1.1 Failed to fetch x\n#3 4.9 build-wheel: torch: out of memory with one job\n#3 ERROR\n",
+        *(BuildError, "torch: out of memory with one job; compiled files are kept"),
+    ),
+    (
+        "#3 1.0 as: No space left on device\n#3 2.0 build-wheel: the disk is full: torch: 1 of 2\n",
+        *(DiskError, "the disk is full: torch: 1 of 2; compiled files are kept in the build cache"),
+    ),
+    (
+        "#9 1.0 Could not connect\n#9 9.0 build-wheel: unfinished: torch: 1 of 2 units compiled\n",
+        *(UnfinishedError, "torch: 1 of 2 units compiled; run the same command again to continue"),
+    ),
     ("", BuildError, "the build failed"),
 ]
 
@@ -194,13 +188,6 @@ def test_failures_are_explained(output: str, kind: type[TorchImagesError], text:
     assert type(error) is kind
     assert text in str(error)
     assert "\n" not in str(error)
-
-
-def test_no_buildx() -> None:
-    unknown = (1, "'buildx' is not a docker command")
-    runner = FakeRunner(dict.fromkeys(("docker buildx inspect", "docker buildx version"), unknown))
-    with pytest.raises(EngineError, match="docker buildx is not installed; install docker-buildx"):
-        is_remote("", runner)
 
 
 @pytest.mark.parametrize(
@@ -291,39 +278,6 @@ def test_a_new_line_of_the_ledger_is_no_other_revision(tmp_path: Path) -> None:
     assert revision(tmp_path, Runner()) == f"{clean}-dirty"
 
 
-def test_what_the_compiling_step_says_is_the_error() -> None:
-    line = "torch: out of memory with one job, at aten/x.cpp; the largest, cc1plus, took 4.4 GB"
-    error = explain(
-        f"#23 12.1 Failed to fetch x\n#23 14.97 build-wheel: {line}\n#23 ERROR: exit 1\n"
-    )
-    assert isinstance(error, BuildError)
-    assert error.message == line
-    assert "compiled files are kept" in error.hint
-
-
-def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
-    error = explain("#23 1.0 ar: No space left on device\n#23 2.0 build-wheel: torch did not\n")
-    assert isinstance(error, DiskError)
-    full = "the disk is full: torch: 1163 of 2058 units compiled, 2 h 0 min in this build"
-    error = explain(f"#23 1.0 as: No space left on device\n#23 2.0 build-wheel: {full}\n")
-    assert isinstance(error, DiskError)
-    assert str(error) == (
-        f"{full}; compiled files are kept in the build cache: free some space elsewhere, and run the "
-        "same command again to continue"
-    )
-
-
-def test_a_build_that_stopped_as_it_was_asked_to() -> None:
-    for line, hint in (
-        ("torch: 1163 of 2058 units compiled", "run the same command again to continue"),
-        ("share 1/2 of torch: 1040 of 2058 units compiled", "compile the other shares, then"),
-    ):
-        error = explain(f"#9 1.0 Could not connect\n#9 9.0 build-wheel: unfinished: {line}\n")
-        assert isinstance(error, UnfinishedError)
-        assert str(error).startswith(f"{line}; {hint}")
-        assert error.exit_code == 7
-
-
 def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
@@ -384,40 +338,3 @@ def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> No
     for shared, network in ((False, "none"), (True, "default")):
         text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
         assert text.count(f"RUN --network={network} ") == 2
-
-
-def some_images(config: Config, root: Path) -> Iterator[ImagePlan]:
-    """Images that have all the templates between them, some with locks that the project lacks."""
-    locks = root / "locks"
-    for axes in (
-        {"arch": "12.0"},
-        {"variant": "pod"},
-        {"variant": "vllm"},
-        {"source": "fork"},
-        {"source": "fork", "cuda": "12.8"},
-    ):
-        yield plan_image(config, lock_image(config, choose(config, **axes), locks), root)
-    fork = lock_image(config, choose(config, source="fork"), locks)
-    devel = lock_image(config, choose(config, variant="devel"), locks)
-    lock = replace(
-        fork.lock, extra_wheels=devel.lock.extra_wheels, extra_debs=devel.lock.extra_debs
-    )
-    spec = replace(fork.spec, variant=devel.spec.variant)
-    yield plan_image(config, LockedImage(spec=spec, lock=lock), root)
-
-
-def test_the_header_lists_all_that_bake_supplies(config: Config, root: Path) -> None:
-    for image in some_images(config, root):
-        listed = re.findall(r"^# - (\w+) (\S+): \S", image.context.dockerfile, re.MULTILINE)
-        header, _, rest = image.context.dockerfile.partition("\n\n")
-        assert [found for found in listed if found[0] in ("context", "argument", "secret")] == (
-            re.findall(r"^# - (\w+) (\S+): ", header, re.MULTILINE)
-        )
-        names = {kind: {n for k, n in listed if k == kind} for kind, _ in listed}
-        stages = set(re.findall(r"^FROM \S+ AS (\S+)$", rest, re.MULTILINE))
-        used = set(re.findall(r"from=([^, ]+)[, ]|^FROM (\S+) AS", rest, re.MULTILINE))
-        sources = {a or b for a, b in used} - stages - {"scratch"}
-        assert {name for name in sources if "@" not in name} == names["context"]
-        assert set(re.findall(r"type=secret,id=(\w+)", rest)) <= names["secret"]
-        arguments = {*re.findall(r"^ARG (\w+)$", rest, re.MULTILINE), "SOURCE_DATE_EPOCH"}
-        assert arguments == names["argument"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,22 +43,6 @@ def test_a_context_has_all_that_the_step_imports(tmp_path: Path) -> None:
 def test_running_out_of_memory_is_recognised(text: str) -> None:
     """Each was printed by gcc 12 or nvcc 13.0 after such an end, but for the shell's."""
     assert compiling.KILLED.search(text)
-
-
-def test_archives_with_and_without_a_folder_at_the_top(step: ModuleType, tmp_path: Path) -> None:
-    header = tmp_path / "header.h"
-    header.write_text("x")
-    with tarfile.open(tmp_path / "llvm.tar.gz", "w:gz") as tar:
-        tar.add(header, "llvm-1/include/header.h")
-    with zipfile.ZipFile(tmp_path / "include.zip", "w") as zipped:
-        zipped.write(header, "include/header.h")
-    with zipfile.ZipFile(tmp_path / "more.zip", "w") as zipped:
-        zipped.write(header, "include/header.h")
-        zipped.write(header, "LICENSE")
-    for name in ("llvm.tar.gz", "include.zip", "more.zip"):
-        folder = tmp_path / name.partition(".")[0]
-        step.unpack_archive(tmp_path / name, folder)
-        assert (folder / "include" / "header.h").read_text() == "x"
 
 
 @pytest.fixture

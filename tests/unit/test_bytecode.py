@@ -52,11 +52,3 @@ def test_it_is_equal_on_one_processor_and_under_other_seeds(root: Path, tree: Pa
         assert compiled(root, tree, PYTHONHASHSEED="11") == first
     finally:
         os.sched_setaffinity(0, all_of_them)
-
-
-def test_what_is_compiled_stays_as_it_is(root: Path, tree: Path) -> None:
-    compiled(root, tree)
-    path = next(tree.rglob("m0*.pyc"))
-    path.write_bytes(b"mine")
-    compiled(root, tree)
-    assert path.read_bytes() == b"mine"

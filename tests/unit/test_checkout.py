@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,25 +54,25 @@ def made(folder: Path, **inner: Path) -> Path:
                 clone = folder / path / name.name
                 git(folder, "clone", "--quiet", str(name), str(clone))
                 git(clone, "remote", "set-url", "origin", "https://nowhere.invalid/deep")
-        git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.path", path)
-        git(
-            folder,
-            "config",
-            "--file",
-            ".gitmodules",
-            f"submodule.{path}.url",
-            "https://no.invalid/",
-        )
+        for key, value in (("path", path), ("url", "https://no.invalid/")):
+            git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.{key}", value)
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "x")
     return folder
 
 
-@pytest.fixture
-def nested(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with two submodules, of which one has one itself."""
-    deep, plain = made(tmp_path / "deep"), made(tmp_path / "plain")
-    return made(tmp_path / "outer", middle=made(tmp_path / "middle", deep=deep), plain=plain)
+    folder = tmp_path_factory.mktemp("repositories")
+    deep, plain = made(folder / "deep"), made(folder / "plain")
+    return made(folder / "outer", middle=made(folder / "middle", deep=deep), plain=plain)
+
+
+@pytest.fixture
+def nested(template: Path, tmp_path: Path) -> Path:
+    """A copy of the repository."""
+    return shutil.copytree(template, tmp_path / "outer")
 
 
 def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
@@ -104,12 +105,6 @@ def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path)
     locked = LockedTree(name="torch", version="1", repository="local", commit=found.commit)
     folder = checkout.check_out(locked, cache=tmp_path, network=network, run=run)
     assert (folder / "version.txt").read_text().strip() == found.version
-
-
-def test_a_mirror_that_git_cannot_be_told() -> None:
-    told = "TORCH_IMAGES_SOURCE_MIRROR is not one line of text; correct it"
-    with pytest.raises(ConfigError, match=f"^{told}$"):
-        environment(Network(source_mirror="https://m\n[core]"), {})
 
 
 class Failing(Runner):
@@ -270,24 +265,6 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     assert not [*empty.iterdir()]  # a URL is not taken for a folder here
 
 
-@pytest.mark.parametrize(
-    ("size", "executable", "said"),
-    [(8, True, ""), (65537, False, "version.txt of {} is not a small file")],
-)
-def test_the_version_file_of_a_commit(
-    nested: Path, tmp_path: Path, size: int, executable: bool, said: str
-) -> None:
-    (nested / "version.txt").write_text("1" * size)
-    (nested / "version.txt").chmod(0o755 if executable else 0o644)
-    git(nested, "commit", "--quiet", "--all", "-m", "y")
-    if not said:
-        assert with_tree(str(nested), tmp_path, Runner()).version == "1" * size
-        return
-    with pytest.raises(UsageError) as caught:
-        with_tree(str(nested), tmp_path, Runner())
-    assert str(caught.value).startswith(said.format(nested))
-
-
 def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     git(nested, "rm", "--quiet", "version.txt")
     git(nested, "commit", "--quiet", "-m", "y")
@@ -312,17 +289,6 @@ def seeded_from(repository: Path, cache: Path) -> list[str]:
     with pytest.raises(NetworkError):
         checkout.check_out(wanted, cache=cache, network=Network(), run=run)
     return [command[-1] for command in run.commands if "remote" in command][1:]
-
-
-def test_a_submodule_that_is_not_checked_out_leaves_the_others(
-    nested: Path, tmp_path: Path
-) -> None:
-    """It is fetched, and they are not; so is one whose commit is not there."""
-    middle = nested / "middle"
-    (middle / ".git").rename(tmp_path / "git")
-    assert seeded_from(nested, tmp_path / "one") == [str(nested / "plain")]
-    git(middle, "init", "--quiet")
-    assert seeded_from(nested, tmp_path / "two") == [str(nested / "plain")]
 
 
 def test_a_submodule_behind_a_link_is_not_taken(nested: Path, tmp_path: Path) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
-from torch_images.config.types import Config
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +39,3 @@ def test_programs_without_an_extension_are_type_checked(
     """By the one call without arguments; what mypy is told to look at is there."""
     assert programs <= set(tools["mypy"]["files"])
     assert tools["mypy"]["scripts_are_modules"]
-
-
-def test_each_extra_is_imported_in_its_images(config: Config, root: Path) -> None:
-    """What is unpacked is no module; a test of its own looks at that."""
-    source = ast.parse((root / "tests/container/test_extras.py").read_text())
-    [table] = [
-        node.value
-        for node in source.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODULES"
-    ]
-    checked = set(ast.literal_eval(table))
-    for extra in config.extras:
-        for _, words in extra.wheels:
-            names = {canonicalize_name(Requirement(word).name) for word in words}
-            assert extra.unpack or names <= checked, extra.name

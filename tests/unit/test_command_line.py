@@ -15,7 +15,7 @@ import pytest
 import requests
 from docker.errors import ImageNotFound
 
-from tests.releases import T130
+from tests.unit.conftest import T130
 from tests.unit.fakes import INV, invoke
 from torch_images.cli import program
 from torch_images.cli.called import as_called, line
@@ -23,7 +23,7 @@ from torch_images.cli.collection import VERBS
 from torch_images.cli.options import Options
 from torch_images.cli.parser import parse
 from torch_images.cli.verb import Result, Verb, as_json
-from torch_images.errors import NetworkError, TorchImagesError, UsageError, one_line
+from torch_images.errors import NetworkError, UsageError, one_line
 
 Golden = Callable[[str, str], None]
 IMAGE = f"cu130-torch{T130}-trixie-runtime"
@@ -78,12 +78,6 @@ def test_help(root: Path, tmp_path: Path, golden: Golden) -> None:
         golden(f"help/{name or 'all'}.txt", done.stdout)
 
 
-def test_help_lists_the_values_of_axes(root: Path) -> None:
-    text = " ".join(invoke(root, "--help", "build").stdout.split())
-    assert "source of torch; one of wheel, fork --" in text
-    assert re.search(r"CUDA version; one of [\d., ]+ \(default: 13\.0\) --", text)
-
-
 def test_wrong_command_lines(root: Path, golden: Golden) -> None:
     lines = []
     for words in WRONG.splitlines():
@@ -122,15 +116,12 @@ def test_completion(root: Path, typed: str, offered: list[str]) -> None:
     assert invoke(root, "--complete", *words).stdout.split() == offered
 
 
-def test_version(root: Path) -> None:
-    assert re.fullmatch(r"torch-images \d+\.\d+\.\d+\n", invoke(root, "--version").stdout)
-
-
 @pytest.mark.parametrize("start", [["-m", "torch_images"], ["-m", "invoke"]])
 def test_processes_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
     """On a terminal of ASCII; plain Invoke has tasks of the same options."""
     words = [sys.executable, *start, "render", IMAGE, "--output", f"{tmp_path}/é"]
     env = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}
+    env["TORCH_IMAGES_CONFIG"] = str(root / "images.yaml")
     done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("/\\xe9\n")
@@ -192,13 +183,6 @@ def test_no_engine(root: Path) -> None:
     assert "no Docker Engine at unix:///nonexistent/docker.sock" in done.stderr
 
 
-@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "TORCH_IMAGES_LOCKS"])
-def test_a_path_that_cannot_be_used(root: Path, variable: str) -> None:
-    done = invoke(root, "build", "--dry-run", **{variable: "x" * 300})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "File name too long" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("path", "start"),
     [
@@ -235,22 +219,3 @@ def test_an_error_of_any_length_fits_a_screen(message: str, hint: str) -> None:
     assert len(text) <= 300
     assert text.startswith(f"error: {message[:20]}")
     assert text.strip().endswith((hint or message)[-15:].strip())
-
-
-def test_a_long_subject_does_not_grow_an_error() -> None:
-    for about in range(280, 320):
-        assert len(one_line("x" * about, "a message " * 70, "hint " * 30)) < about + 200
-
-
-def test_a_hint_lists_few_of_many_names(root: Path) -> None:
-    done = invoke(root, "render", f"cu130-sm12-torch{T130}-trixie-runtime")
-    assert len(done.stderr) < 400
-    assert re.search(r" and \d+ more$", done.stderr.strip())
-
-
-def test_no_red_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert line(TorchImagesError("x")) == "\x1b[31merror: x\x1b[0m"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert line(TorchImagesError("x")) == "error: x"

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from torch_images.build.labels import read, write_found
 from torch_images.build.plan import lock_image, plan_image, version
-from torch_images.cli.build_tasks import Build
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
 from torch_images.layers.plan import layer_plans
 from torch_images.oci import layout
-from torch_images.oci.compression import Compression, parse
-
-
-@pytest.mark.parametrize("text", ["", "Small", "tiny", "small "])
-def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=rf"unknown compression '{text}'; .*known: fast, small"):
-        parse(text)
-
-
-def test_builds_are_fast_unless_told_otherwise() -> None:
-    assert parse(Build.of({}).compression) is Compression.FAST
-    assert parse(Build.of({"compression": "small"}).compression) is Compression.SMALL
-
-
-def test_an_image_says_that_it_is_small() -> None:
-    """One that is fast has the labels that it always had."""
-    fast, small = (
-        write_found(base_digest="x", compat_note="", small=each) for each in (False, True)
-    )
-    assert small.items() - fast.items() == {("io.github.torch-images.compression", "small")}
-    assert (read(fast).compression, read(small).compression) == ("", "small")
 
 
 def test_a_small_image_has_a_tag_of_its_own(config: Config, root: Path) -> None:
@@ -62,19 +37,6 @@ def test_small_layers_have_keys_of_their_own(config: Config, root: Path) -> None
     assert len(keys) == 2 * sum(map(len, fast.values())) + 1
     dockerfile = plan_image(config, image, root).context.dockerfile
     assert all(plan.key in dockerfile for plans in fast.values() for plan in plans)
-
-
-def test_layers_of_before_keep_their_keys(config: Config, root: Path) -> None:
-    """What small layers need is no part of the keys of all others."""
-    version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    quick = "(2, {'window_log': 23, 'hash_log': 19, 'min_match': 6})"
-    assert f"zstd {version} {quick} (9, {{'window_log': 23}})" == layout.COMPRESSOR
-    image = lock_image(config, choose(config, arch="12.0"), root / "locks")
-    for plans in layer_plans(config, image.spec, image.lock).values():
-        for plan in plans:
-            facts = json.loads(json.dumps(plan.facts))
-            assert facts["recipe"] == f"2, {layout.COMPRESSOR}"
-            assert facts.keys() == {"recipe", "python", "wheels", "removals", "arches"}
 
 
 @pytest.mark.parametrize("effort", list(layout.Effort))

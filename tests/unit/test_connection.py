@@ -18,7 +18,7 @@ import docker
 from tests.unit.fakes import FakeRunner, invoke
 from torch_images.errors import EngineError, RightsError, UsageError
 from torch_images.host import setup
-from torch_images.host.connection import Endpoint, connect, current
+from torch_images.host.connection import Endpoint, current
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import default_cache
 
@@ -89,21 +89,7 @@ def test_an_id_without_a_name_and_a_home_is_told_to_set_one(
     assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)  # needs no certificates
 
 
-def test_a_password_is_not_repeated() -> None:
-    host = "http://me:secret@[::1"
-    with pytest.raises(EngineError, match=r"names no engine: parse .* DOCKER_HOST") as caught:
-        current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})
-    assert "secret" not in str(caught.value)
-
-
-def test_an_endpoint_that_is_known_is_not_asked_for() -> None:
-    run = FakeRunner()
-    with pytest.raises(EngineError, match="the engine at ssh://h is behind SSH"):
-        connect(run, Endpoint(host="ssh://h"))
-    assert not run.commands
-
-
-@pytest.mark.parametrize("allowed", ["", "ask", "yes"])
+@pytest.mark.parametrize("allowed", ["", "yes"])
 def test_rights_on_the_socket_are_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
 ) -> None:
@@ -143,7 +129,7 @@ def context(config: Path, name: str, host: str) -> Path:
 
 
 @needs_cli
-@pytest.mark.parametrize("allowed", ["", "ask", "yes"])
+@pytest.mark.parametrize("allowed", ["", "yes"])
 def test_a_mistyped_context_is_no_other_engine(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
 ) -> None:
@@ -179,3 +165,12 @@ def test_no_engine_is_started_in_place_of_another(root: Path, config: Path) -> N
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 3
         assert "no engine answers at the current Docker context; start it" in done.stderr
+
+
+def test_a_password_is_not_repeated() -> None:
+    host = "http://me:secret@[::1"
+    with pytest.raises(
+        EngineError, match=r"^DOCKER_HOST names no engine; give an address"
+    ) as caught:
+        current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})
+    assert "secret" not in str(caught.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import T130
+from tests.unit.conftest import OLDER130, T130
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
@@ -48,11 +48,9 @@ def test_constraints_pin_installed_versions(
 
 
 def test_companions_are_those_of_the_release(config: Config, root: Path) -> None:
-    newest, older = (pins(config, root, torch=torch) for torch in (T130, "2.13.0"))
-    assert (newest["fbgemm-gpu"], older["fbgemm-gpu"]) == ("1.9.0", "1.8.0")
+    newest, older = (pins(config, root, torch=torch) for torch in (T130, OLDER130))
+    assert (newest["torchvision"], older["torchvision"]) == ("0.29.2", "0.26.0")
     assert ("vllm" in older, "vllm" in newest) == (True, False)
-    # torchaudio's import ends beside a torch for another minor version of CUDA.
-    assert "torchaudio" not in pins(config, root, cuda="13.2")
 
 
 def test_a_new_extra_changes_no_other_image(config: Config, root: Path) -> None:

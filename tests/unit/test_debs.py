@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.errors import LockError
-from torch_images.locks.debs import DebLock, LockedDeb, changes, parse_packages
+from torch_images.locks.debs import LockedDeb, parse_packages
 
 
 def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
@@ -21,27 +20,6 @@ def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
         sha256="0" * 64,
     )
     return dataclasses.replace(found, **changed)  # type: ignore[arg-type]
-
-
-def lock(*found: LockedDeb) -> DebLock:
-    return DebLock(
-        name="base-x",
-        date=datetime.date(2026, 2, 3),
-        system="debian bookworm",
-        request=("a",),
-        debs=found,
-    )
-
-
-def test_the_snapshot_is_the_end_of_the_locks_day() -> None:
-    assert lock().snapshot == "20260203T235959Z"
-
-
-def test_changes_are_listed_by_package() -> None:
-    old = lock(deb("a"), deb("b"), deb("c"), deb("d"))
-    new = lock(deb("a"), deb("b", "2", sha256="1" * 64), deb("d", sha256="2" * 64), deb("e"))
-    assert changes(old, new) == ("c 1 removed", "e 1 added", "b 1 -> 2", "d 1 -> 1")
-    assert changes(old, old) == ()
 
 
 # As apt 2.6 prints it.

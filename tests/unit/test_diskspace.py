@@ -15,7 +15,7 @@ import pytest
 from tests.unit.fakes import FakeEngine, stored
 from torch_images.build import built, diskspace, labels
 from torch_images.build.diskspace import check_room, disk_needed
-from torch_images.build.plan import LockedImage, lock_image
+from torch_images.build.plan import LockedImage
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
@@ -87,16 +87,6 @@ def needed(config: Config, *images: LockedImage, cached: Collection[str] = ()) -
 
 def of(image: LockedImage, **changed: Any) -> LockedImage:
     return LockedImage(spec=image.spec, lock=dataclasses.replace(image.lock, **changed))
-
-
-def steps(config: Config, image: LockedImage) -> int:
-    """What an image needs without any wheel."""
-    return needed(config, of(image, wheels=wheels(image.lock.wheels)))
-
-
-def test_a_layer_is_packed_twice_and_unpacked_once(config: Config, plain: LockedImage) -> None:
-    more = needed(config, plain) - steps(config, plain)
-    assert more == pytest.approx(1_000_000 * WHEEL, abs=1)
 
 
 def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: LockedImage) -> None:
@@ -186,24 +176,3 @@ def test_an_engine_is_asked_only_where_the_disk_is_small(
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest - 2))
     with pytest.raises(DiskError):
         check_room(config, [plain], tmp_path, nothing)
-
-
-@pytest.mark.parametrize(
-    ("axes", "beside", "measured"),
-    [
-        ({"cuda": "13.0", "torch": "2.11.0"}, False, 9.73),
-        ({"cuda": "12.8", "torch": "2.10.0"}, False, 13.57),
-        ({"cuda": "13.0", "torch": "2.14.1", "variant": "pod"}, True, 3.76),
-    ],
-)
-def test_the_estimate_is_what_was_measured_and_little_more(
-    config: Config, root: Path, axes: dict[str, str], beside: bool, measured: float
-) -> None:
-    """The peaks, in GB, are those of diskspace.py; `beside` is beside the plain image.
-
-    They are of Debian 12, whose Python 3.11 had smaller wheels for pods.
-    """
-    image = lock_image(config, choose(config, **axes), root / "locks")
-    plans = layer_plans(config, image.spec, image.lock).values()
-    cached = {plan.key for group in plans for plan in group} if beside else ()
-    assert measured <= disk_needed(config, [image], cached) / 1e9 <= 1.12 * measured

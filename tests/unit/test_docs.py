@@ -6,62 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
-import defaults
 import pytest
 
 from tests.documents import slugs
-from tests.releases import T130
 from torch_images.cli.collection import VERBS
 from torch_images.cli.parser import parse
-from torch_images.cli.tables import PAGES, fill, tables
-from torch_images.config.matrix import matrix
-from torch_images.config.types import Config
-from torch_images.platforms import ARM64
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-
-
-def test_the_tables_are_up_to_date(config: Config, root: Path) -> None:
-    """If not: `./inv docs`."""
-    parts = tables(config, root, root / "locks")
-    texts = [(root / name).read_text() for name in PAGES]
-    assert [fill(text, parts) for text in texts] == texts
-    assert all("".join(texts).count(table) == 1 for table in parts.values())
-    assert f"| `torch-cu130` | {T130} |" in parts["images"]
-
-
-def test_the_tables_are_the_same_on_an_arm_processor(
-    config: Config, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = tables(config, root, root / "locks")
-    monkeypatch.setattr("torch_images.config.combine.native", lambda: ARM64)
-    assert tables(config, root, root / "locks") == here
-    served = {spec.id: " ".join(a.name for a in spec.architectures) for spec in matrix(config)}
-    row = next(line for line in here["images"].splitlines() if f" {T130} " in line)
-    name = f"cu130-torch{T130}-trixie-runtime"
-    assert f" | {served[name]} | {served[f'{name}-arm64']} | " in row
-    assert " | 7.0 7.5 8.0 8.6 8.9 9.0 10.0 12.0 | none | " in here["images"]  # CUDA 12.8
-
-
-def test_every_setting_of_the_profile_is_documented(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The profile of an image that has CUTLASS and nvcc, and lets processes share memory."""
-    (tmp_path / "include/cutlass").mkdir(parents=True)
-    (tmp_path / "nvcc").touch(mode=0o755)
-    monkeypatch.setattr(defaults, "CUTLASS", str(tmp_path))
-    monkeypatch.setattr(defaults, "cannot_share", lambda: "")
-    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": str(tmp_path)}
-    settings, _ = defaults.profile(asked)
-    text = (root / "docs" / "runtime.md").read_text()
-    table = {
-        row.group(1): row.group(2)
-        for row in re.finditer(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
-    }
-    assert len(settings) == 4
-    for name, value in settings.items():
-        assert table[name].startswith(f"`{value.replace(str(tmp_path), '/opt/cutlass')}`")
-    assert table["CUDA_MODULE_LOADING"] == "not set"
 
 
 TEXTS = [

@@ -62,17 +62,3 @@ def test_what_another_run_writes_meanwhile_stays(new: Draft) -> None:
     assert content(new.locks) == {
         "a.json": "new", "c.json": "theirs", "d.json": "more", "e.json": "theirs", "notes.md": "notes.md",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["a.json", "b.json", "d.json", "images.yaml"])
-def test_a_file_that_two_runs_change_is_the_first_one_s(
-    new: Draft, tmp_path: Path, name: str
-) -> None:
-    config = tmp_path / "images.yaml"
-    config.write_text("old")
-    (config if name == config.name else new.locks / name).write_text("theirs")
-    before = content(new.locks)
-    with pytest.raises(LockError, match=rf"{name} was changed while this run .*; run it again"):
-        new.put({config: ("old", "edited")})
-    assert content(new.locks) == before
-    assert config.read_text() == ("theirs" if name == config.name else "old")

@@ -22,8 +22,6 @@ NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Rel
     ("written", "version", "branch"),
     [
         ("570.133", "570.133", ""),
-        (" 570.133.20 ", "570.133.20", ""),
-        ("v570.133.20", "570.133.20", ""),
         ("570.133.20-0ubuntu1", "570.133.20", ""),
         ("nvidia-driver-570_570.133.20-0ubuntu0.24.04.1_amd64.deb", "570.133.20", ""),
         (SMI, "570.133.20", ""),
@@ -35,15 +33,13 @@ NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Rel
             for one in ("570", "R570", "r570", "570-server", "570.xx", "570+")
         ),
         *((one, "570.26", "570") for one in ("nvidia-driver-570-server", "driver 570", "570-open")),
-        ("550", "550.00", "550"),
         ("580", "580.65.06", "580"),
         ("595", "595.45.04", "595"),
-        ("R620", "620.00", "620"),
         ("650", "650.00", "650"),
     ],
 )
-def test_spellings(config: Config, written: str, version: str, branch: str) -> None:
-    assert find_driver(config, written) == Driver(version=version, branch=branch)
+def test_spellings(real: Config, written: str, version: str, branch: str) -> None:
+    assert find_driver(real, written) == Driver(version=version, branch=branch)
 
 
 @pytest.mark.parametrize(
@@ -63,21 +59,21 @@ def test_spellings(config: Config, written: str, version: str, branch: str) -> N
         ("<img onerror=alert(123)>", "is not a driver's version"),
     ],
 )
-def test_what_is_no_driver(config: Config, written: str, text: str) -> None:
+def test_what_is_no_driver(real: Config, written: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find_driver(config, written)
+        find_driver(real, written)
     assert text in str(caught.value)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z -]{0,9}[0-9]{3}[0-9.]{0,8}[a-z .-]{0,9}"))
-def test_any_text_is_a_driver_or_an_error(config: Config, text: str) -> None:
+def test_any_text_is_a_driver_or_an_error(real: Config, text: str) -> None:
     try:
-        driver = find_driver(config, text)
+        driver = find_driver(real, text)
     except UsageError as error:
         assert "\n" not in str(error)
         return
     assert re.fullmatch(r"[1-9][0-9]{2}\.[0-9.]+", driver.version)
-    assert find_driver(config, driver.version).version == driver.version
+    assert find_driver(real, driver.version).version == driver.version
 
 
 @pytest.mark.parametrize(
@@ -85,17 +81,12 @@ def test_any_text_is_a_driver_or_an_error(config: Config, text: str) -> None:
     [
         ("RTX 5090", "565.57.01", "first branch that does is 570, and a compat", "580 or newer"),
         ("12.0", "550.00", "driver 550.00 does not support GPU 12.0: the first ", "580 or newer"),
-        ("B200", "550.00", "first branch that does is 570", "580 or newer"),
         ("B300", "570.133.20", "first branch that does is 575", "580 or newer"),
         ("GB10", "570.26", "first branch that does is 575", "580 or newer"),
         ("Thor", "575.57.08", "first branch that does is 580", "580 or newer"),
         ("H100", "470.82.01", "first branch that does is 520", "580 or newer"),
-        ("H100", "515.65", "first branch that does is 520", "580 or newer"),
-        ("RTX 4090", "515.65", "first branch that does is 520", "580 or newer"),
         ("RTX 3090", "450.80.02", "first branch that does is 455", "580 or newer"),
-        ("A100", "418.87", "first branch that does is 450", "580 or newer"),
         ("V100", "595.45.04", "last branch that does is 580", "580"),
-        ("V100", "380.00", "first branch that does is 384", "580"),
         *(
             (gpu, first, "", "580 or newer")
             for gpu, first in (("RTX 5090", "570.26"), ("A100", "450.1"))
@@ -108,9 +99,9 @@ def test_any_text_is_a_driver_or_an_error(config: Config, text: str) -> None:
     ],
 )
 def test_the_drivers_that_support_a_gpu(
-    config: Config, gpu: str, driver: str, problem: str, install: str
+    real: Config, gpu: str, driver: str, problem: str, install: str
 ) -> None:
-    model = find_gpu(config, gpu)
+    model = find_gpu(real, gpu)
     assert problem in (told := unsupported(model, driver))
     assert bool(problem) == bool(told)
-    assert remedy(config, model) == f"install driver {install}"
+    assert remedy(real, model) == f"install driver {install}"

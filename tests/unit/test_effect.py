@@ -63,11 +63,7 @@ CASES = {
         )
         for answer in FAILURES
     },
-    "no folder for configuration": Case(
-        choice=TAKE, conf="-", how=effect.ENVIRONMENT, changes=both(OURS), runs=0
-    ),
     "an earlier choice taken back": Case(choice=LEAVE, conf=OURS, how=effect.NOTHING),
-    "nothing was there": Case(choice=LEAVE, how=effect.NOTHING, runs=0),
     "an earlier choice stays in the cache": Case(
         choice=LEAVE, conf=OURS, answer=False, how=effect.ENVIRONMENT, changes=both(HOSTS)
     ),
@@ -103,14 +99,6 @@ CASES = {
         how=effect.NOTHING,
         changes={"TRITON_LIBCUDA_PATH": HOSTS},
     ),
-    "Triton was told by the user": Case(
-        choice=LEAVE,
-        environ={"TRITON_LIBCUDA_PATH": "/mine"},
-        cached=False,
-        how=effect.NOTHING,
-        runs=0,
-    ),
-    "the cache has it": Case(choice=LEAVE, cached=True, how=effect.NOTHING, runs=0),
     # GKE's device plugin mounts it there and names it nowhere. NVML is there, too.
     "GKE": Case(choice=LEAVE, host=GKE, cached=False, how=effect.CACHE, after=ELSEWHERE),
     "GKE, compat": Case(
@@ -206,10 +194,6 @@ def test_a_libcuda_that_the_environment_names_comes_after_the_choice(
     ):
         found = apply(tmp_path, TAKE, lambda: True, LD_LIBRARY_PATH=path)
         assert found == (effect.CACHE, changes)
-
-
-def test_exports_are_lines_of_their_own() -> None:
-    assert effect.exports({"A": "1", "B": "2 '3"}) == "export A=1\nexport B='2 '\"'\"'3'\n"
 
 
 def test_ldconfig_prints_nothing_and_gets_no_environment(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -11,8 +10,7 @@ from typing import Any, cast
 import docker.errors
 import pytest
 
-from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
-from torch_images.host import tars
+from torch_images.errors import NetworkError, TorchImagesError, UsageError
 from torch_images.host.diagnose import REGISTRY, refusal
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
@@ -101,13 +99,3 @@ def test_a_pull_may_fail_for_what_a_digest_names_if_it_is_there(name: str, held:
     else:
         with pytest.raises(NetworkError, match="failed to unpack"):
             engine.pull(name)
-
-
-def test_an_image_that_was_pulled_without_its_layers() -> None:
-    """The stream of `docker save` ends where the first blob is missing."""
-    digest = f"sha256:{'a' * 64}"
-    manifest = json.dumps({"config": {"digest": "sha256:b"}}).encode()
-    for files in ({}, {f"blobs/{digest.replace(':', '/')}": manifest}):
-        engine = engine_with(get_image=lambda _image, held=files: iter([tars.pack(held)]))
-        with pytest.raises(EngineError, match=f"lacks layers of {digest}; build it here"):
-            engine.contents(digest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -12,12 +11,11 @@ from pathlib import Path
 import command
 import pytest
 
-from tests.scripts import ROOT, installed, load
+from tests.scripts import ROOT, installed
 
 PROGRAM = (ROOT / "scripts/image/commands/torch-entrypoint").read_text()
 INSTALLED = "/usr/local/lib/torch-images"
 SHOW = "import os, sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())"
-ARGUMENTS = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]])"
 QUIET = {b"TORCH_IMAGE_QUIET": b"1", b"PATH": os.fsencode(os.defpath)}
 
 
@@ -59,29 +57,6 @@ def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
     assert {name: found[name] for name in given} == given
     assert b"LC_CTYPE" not in found  # Python's own, by PEP 538
     assert found[b"TORCH_IMAGE_STARTED"] == b"1"
-
-
-def test_arguments_arrive_byte_for_byte(program: Path) -> None:
-    words = [b"", b"\xff", b"a b", b"-c", b"*\n"]
-    done = run(program, sys.executable, "-c", ARGUMENTS, *map(os.fsdecode, words))
-    assert done.stdout.decode() == f"{words}\n"
-
-
-def test_of_two_entries_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for libc's getenv. Without /proc, what Python itself has set is left out."""
-    entrypoint = load("scripts/image/commands/torch-entrypoint")
-    entries = [b"A=1\0A=2\0=x\0none\0B=\0"]
-    monkeypatch.setattr(entrypoint, "open", lambda *_: io.BytesIO(entries.pop()), raising=False)
-    assert entrypoint.given() == {"A": "1", "B": ""}
-
-    def closed(*_: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(entrypoint, "open", closed)
-    monkeypatch.setattr(os, "environ", {"A": "1", "LC_CTYPE": "C.UTF-8"})
-    assert entrypoint.given() == {"A": "1"}
-    monkeypatch.setattr(os, "environ", {"LC_CTYPE": "de_DE"})
-    assert entrypoint.given() == {"LC_CTYPE": "de_DE"}
 
 
 def test_ctrl_c_ends_a_start(program: Path) -> None:
@@ -157,9 +132,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["start", "facts", "effect", "account", "defaults"])
 @pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise KeyboardInterrupt", "def"])
-def test_the_command_starts_whatever_is_wrong_with_the_start(
-    program: Path, name: str, fault: str
-) -> None:
+def test_command_starts_beside_a_faulty_module(program: Path, name: str, fault: str) -> None:
     """What still works is done, and nothing is printed but lines of ours."""
     (program.parent / "modules" / f"{name}.py").write_text(f"{fault}\n")
     given = {b"a.b": b"1", b"PATH": os.fsencode(os.defpath)}
@@ -167,20 +140,6 @@ def test_the_command_starts_whatever_is_wrong_with_the_start(
     assert environment(done)[b"a.b"] == b"1"
     [line] = done.stderr.decode().splitlines()
     assert line.startswith("torch-images: the start failed, and only the command runs: ")
-
-
-def test_no_module_beside_it_is_taken_for_pythons_own(program: Path) -> None:
-    """Users put programs into /usr/local/bin, where this one is."""
-    for name in ("signal", "errno", "json", "start"):
-        (program.parent / f"{name}.py").write_text("1 / 0\n")
-    assert run(program, "echo", "hello").stdout == b"hello\n"
-
-
-def test_a_closed_standard_error_changes_nothing(program: Path) -> None:
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"{program} echo hello 2>&-"], env={}, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, b"hello\n")
 
 
 def test_shells_get_the_same_as_the_command(program: Path) -> None:
@@ -196,3 +155,17 @@ def test_shells_get_the_same_as_the_command(program: Path) -> None:
     command = environment(run(program, sys.executable, "-c", SHOW, environ=given))
     ignored = {b"PWD", b"OLDPWD", b"_", b"SHLVL"}
     assert {k: v for k, v in environment(shell).items() if k not in ignored} == command
+
+
+def test_no_module_beside_it_is_taken_for_pythons_own(program: Path) -> None:
+    """Users put programs into /usr/local/bin, where this one is."""
+    for name in ("signal", "errno", "json", "start"):
+        (program.parent / f"{name}.py").write_text("1 / 0\n")
+    assert run(program, "echo", "hello").stdout == b"hello\n"
+
+
+def test_a_closed_standard_error_changes_nothing(program: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{program} echo hello 2>&-"], env={}, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"hello\n")

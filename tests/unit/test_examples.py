@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.unit.test_workflows import schema_problems
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 PAGES = {"derive": ROOT / "docs" / "derive.md", "places": ROOT / "docs" / "places.md"}
@@ -71,25 +73,8 @@ def pods(document: Any) -> list[dict[str, Any]]:
     return [document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]]
 
 
-@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
-def test_pods_have_gpus_keep_the_entrypoint_and_mount_what_they_have(path: Path) -> None:
-    [pod] = pods(yaml.safe_load(path.read_text()))
-    [container] = pod["containers"]
-    assert "command" not in container
-    assert container["resources"]["limits"]["nvidia.com/gpu"] >= 1
-    assert pod["restartPolicy"] == "Never"
-    mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
-    assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
-    if "torchrun" in container["args"]:
-        [shared] = [v for v in pod["volumes"] if v["name"] == "shm"]
-        assert shared["emptyDir"]["medium"] == "Memory"
-
-
 def test_compose_is_valid_by_its_specification() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    path = str(EXAMPLES / "places/compose.yaml")
-    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    assert schema_problems("compose-spec", EXAMPLES / "places/compose.yaml") == []
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

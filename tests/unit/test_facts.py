@@ -116,12 +116,6 @@ def code(*targets: int) -> list[Code]:
             {"libmore.so": ["10.0"]},
         ),
         ([code(75, 80)], {"libnothing.so": []}, ["7.5", "8.0"], {}),  # as on Arm, without MAGMA
-        (
-            [code(75)],
-            {"liba.so": [code(80)], "libb.so": [code(90)]},
-            ["7.5"],
-            {"liba.so": ["7.5"], "libb.so": ["7.5"]},
-        ),
     ],
 )
 def test_the_main_library_says_which_gpus_are_served(
@@ -152,17 +146,6 @@ def test_single_kernels_are_told_from_code_for_all_of_torch(tmp_path: Path) -> N
     release = Release(version="2.14.1", facts=found)
     assert release.same_code(Capability(8, 7)) == Capability(8, 6)
     assert release.same_code(Capability(8, 9)) is None
-
-
-@pytest.mark.parametrize("held", [[], [[(90, True, False, 40)]], [[(90, False, True, 40)]]])
-def test_a_torch_without_machine_code_is_refused(tmp_path: Path, held: list[list[Code]]) -> None:
-    libraries = {
-        "torch/lib/libtorch_cuda.so": library(held),
-        "torch/lib/libtorch_cuda_linalg.so": library([code(90)]),
-    }
-    wheel = make_wheel(tmp_path, "torch", "2.14.1", libraries)
-    with pytest.raises(LockError, match=r"^torch's libtorch_cuda\.so has no machine code$"):
-        facts(tmp_path, wheel)
 
 
 FACTS = Facts(cuda="13.0", torch="2.14.1", python="3.11", arches=(), features=())

@@ -54,19 +54,6 @@ def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> N
     assert entries(prune(memoryview(data), None)) == ONE
 
 
-def test_containers_outside_all_segments_are_refused() -> None:
-    data = bytearray(library(ONE))
-    data[64 + 56 : 64 + 60] = struct.pack("<I", 4)  # the segment that has them becomes a note
-    with pytest.raises(PruneError, match=r"^no segment holds \.nv_fatbin$"):
-        pruned(bytes(data), [80])
-
-
-def test_less_than_a_page_is_left_where_it_is() -> None:
-    """A page's end lies in what could go, but no whole page."""
-    data = library([[(80, False, False, 8), (90, False, False, PAGE)]])
-    assert pruned(data, [80], symbols=False) == data
-
-
 def test_containers_stay_aligned_where_code_is_not() -> None:
     """As the driver reads them; entries() checks the address of each."""
     held: list[list[Code]] = [[(80, False, False, 2), (90, False, False, 14 + 3 * PAGE)]] * 3
@@ -81,16 +68,6 @@ def test_without_room_for_a_program_header_a_file_is_refused() -> None:
     with pytest.raises(PruneError, match="no room for one more program header"):
         pruned(library(ONE, rela_at=ROOM - 8), [80])
     assert pruned(library(ONE, rela_at=ROOM - 8), [80, 90])  # nothing is split
-
-
-def test_containers_may_have_zeros_between_and_after_them() -> None:
-    one, two = container([(90, False, False, 8)]), container([(80, False, False, 16)])
-    for gap in (0, 8, 16, 24):
-        section = one + bytes(gap) + two + bytes(gap) + one + bytes(gap)
-        found = list(containers(memoryview(section)))
-        second = len(one) + gap
-        assert [at for at, _ in found] == [0, second, second + len(two) + gap]
-        assert [e.arch for _, held in found for e in held] == [90, 80, 90]
 
 
 WHOLE = container([(90, False, False, 8)])
@@ -137,19 +114,6 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
     assert 4 * PAGE + slack / 2 <= len(data) - len(new) <= 6 * PAGE + 48 + slack
 
 
-def test_containers_without_a_section_of_wrappers_are_refused() -> None:
-    data = library(ONE).replace(b".nvFatBinSegment\0", b".nvFatBinSegmenx\0")
-    with pytest.raises(PruneError, match=r"^no \.nvFatBinSegment$"):
-        pruned(data, [80])
-
-
-def with_header(data: bytes, *, at: int, form: str, value: int) -> bytes:
-    """A file with another value in its ELF header, at an offset."""
-    changed = bytearray(data)
-    struct.pack_into(form, changed, at, value)
-    return bytes(changed)
-
-
 def headers_of(data: bytes) -> tuple[int, int]:
     """Where a file's section headers are, and how many."""
     (shoff,) = struct.unpack_from("<Q", data, 40)
@@ -168,18 +132,8 @@ def test_the_content_of_one_section() -> None:
         section(memoryview(b"#!/bin/sh"), ".data")
 
 
-@pytest.mark.parametrize("at", [56, 60])
-def test_more_parts_than_any_library_has_are_not_read(at: int) -> None:
-    """Before the file is found to be too short for them."""
-    data = library(ONE)
-    with pytest.raises(PruneError, match=r"^it has 1001 segments or sections$"):
-        section(memoryview(with_header(data, at=at, form="<H", value=1001)), ".data")
-    with pytest.raises(PruneError, match=r"^(?!it has)"):
-        section(memoryview(with_header(data, at=at, form="<H", value=1000)), ".data")
-
-
 def test_a_file_that_ends_before_its_sections_do() -> None:
-    """By one byte; a section without bytes in the file may say what it likes."""
+    """By one byte."""
     data = library(ONE)
     shoff, shnum = headers_of(data)
     last = shoff + 64 * (shnum - 1)  # .shstrtab, which the headers follow
@@ -193,44 +147,6 @@ def test_a_file_that_ends_before_its_sections_do() -> None:
             continue
         with pytest.raises(PruneError, match=r"^it ends before its sections do$"):
             section(memoryview(changed), ".rodata")
-    changed = bytearray(data)
-    struct.pack_into("<Q", changed, 64 + 32, len(data) + 1)  # the first segment
-    with pytest.raises(PruneError, match=r"^it ends before its sections do$"):
-        section(memoryview(changed), ".data")
-    unused = bytearray(data)
-    struct.pack_into("<QQ", unused, shoff + 24, len(data), 9)  # of no type
-    assert section(memoryview(unused), ".data") == b"d" * 8
-
-
-@pytest.mark.parametrize("arches", [None, [80]])
-def test_section_headers_change_in_place_and_size_only(arches: list[int] | None) -> None:
-    """A table that is empty has no local symbols, of which its header tells the number."""
-    data = library(ONE)
-    old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
-    new = prune(memoryview(data), arches)
-    for found in ELFFile(BytesIO(new)).iter_sections():
-        before = old[found.name]
-        for field in ("sh_type", "sh_flags", "sh_addr", "sh_link", "sh_addralign", "sh_entsize"):
-            assert found[field] == before[field], (found.name, field)
-        assert found["sh_info"] == (0 if found.name == ".symtab" else before["sh_info"])
-    assert old[".symtab"]["sh_info"] == old[".nv_fatbin"]["sh_info"] == 7
-
-
-def test_headers_that_lie_over_each_other_are_refused() -> None:
-    """A section header within the program headers."""
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 64, 72, 0, 64, 56, 1, 64, 1, 0)
-    table = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 16, 0, 0, 0, 0)  # names: the first 16 bytes
-    with pytest.raises(PruneError, match=r"^changes overlap at 0x48$"):
-        pruned(header + bytes(8) + table, [80])
-
-
-def test_a_table_that_is_loaded_stays() -> None:
-    """Such as .debug_gdb_scripts, which a debugger reads from memory."""
-    new = prune(memoryview(library(ONE, debug=2)), None)
-    section = ELFFile(BytesIO(new)).get_section_by_name(".debug_info")
-    assert section
-    assert section.data() == b"i" * (2 * PAGE + 16)
 
 
 def test_bounds_of_quadratic_work() -> None:
@@ -250,3 +166,25 @@ def test_bounds_of_quadratic_work() -> None:
         struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
     with pytest.raises(PruneError, match="damaged"):
         section(memoryview(changed), "n" * 1000)
+
+
+def test_containers_outside_all_segments_are_refused() -> None:
+    data = bytearray(library(ONE))
+    data[64 + 56 : 64 + 60] = struct.pack("<I", 4)  # the segment that has them becomes a note
+    with pytest.raises(PruneError, match=r"^no segment holds \.nv_fatbin$"):
+        pruned(bytes(data), [80])
+
+
+def test_containers_without_a_section_of_wrappers_are_refused() -> None:
+    data = library(ONE).replace(b".nvFatBinSegment\0", b".nvFatBinSegmenx\0")
+    with pytest.raises(PruneError, match=r"^no \.nvFatBinSegment$"):
+        pruned(data, [80])
+
+
+def test_headers_that_lie_over_each_other_are_refused() -> None:
+    """A section header within the program headers."""
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 64, 72, 0, 64, 56, 1, 64, 1, 0)
+    table = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 16, 0, 0, 0, 0)  # names: the first 16 bytes
+    with pytest.raises(PruneError, match=r"^changes overlap at 0x48$"):
+        pruned(header + bytes(8) + table, [80])

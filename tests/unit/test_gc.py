@@ -92,19 +92,6 @@ Total:		35.16GB
 """
 
 
-def test_cache_records_of_both_forms_of_buildx() -> None:
-    records = cache_records(FakeRunner({"docker buildx du": (0, DU)}))
-    assert {record.id: record.parents for record in records} == {
-        "top": ("mid",),
-        "mid": ("low", "other"),
-        "low": (),
-        "last": ("top",),
-        "compiled": ("low",),
-        "theirs": ("other",),
-        "image": (),
-    }
-
-
 def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
     """They go with what they alone build on."""
     records = cache_records(FakeRunner({"docker buildx du": (0, DU)}))
@@ -121,11 +108,6 @@ def test_what_is_just_within_the_limits_stays() -> None:
     assert names(surplus(items, Limits(age=month.age, size=49), NOW)) == ["old"]
 
 
-def test_what_has_to_go_takes_no_room_from_what_may_stay() -> None:
-    items = [item("large", 100, 1), item("small", 50, 2), item("old", 1, 40)]
-    assert names(surplus(items, Limits(age=timedelta(days=30), size=50), NOW)) == ["old", "large"]
-
-
 def test_ages_and_sizes() -> None:
     for text, hours in (("12h", 12), ("30d", 720), (" 8w ", 1344), ("0d", 0)):
         assert parse_age(text) == timedelta(hours=hours)
@@ -136,8 +118,8 @@ def test_ages_and_sizes() -> None:
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        *((parse_age, t) for t in ("", "30", "-1d", "1.5d", "100000d", "1m", "\u00b2d", "x1d")),
-        *((parse_size, t) for t in ("GB", "-1", "1.5GB", "1GiB", "9" * 16, "1K", "\u00b2")),
+        *((parse_age, t) for t in ("", "30", "-1d", "\u00b2d")),
+        *((parse_size, t) for t in ("GB", "1.5GB", "1GiB", "9" * 16)),
     ],
 )
 def test_what_is_neither(parse: Callable[[str], object], text: str) -> None:
@@ -182,12 +164,6 @@ def test_other_files_in_the_cache_stay(folder: Path) -> None:
     assert names(cache(folder)) == [BASE, DEB, TOOL]
 
 
-def test_removed_without_a_trace(folder: Path) -> None:
-    used(folder / TOOL)
-    assert len(list(remove(cache(folder), NO_ENGINE))) == 3
-    assert [path for path in folder.rglob("*") if path.is_file()] == []
-
-
 def test_what_is_being_made_stays(folder: Path) -> None:
     with (folder / f"{BASE}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -205,18 +181,6 @@ def test_the_faster_process_wins(tmp_path: Path) -> None:
     assert mark(there).exists()
     with pytest.raises(FileNotFoundError):
         keep(tmp_path / "nothing", tmp_path / "nowhere" / "x")
-
-
-def test_a_cache_that_may_only_be_read_serves(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "utime", refuse)
-    monkeypatch.setattr(Path, "touch", refuse)
-    for name in (TOOL, DEB):
-        assert used(folder / name) == folder / name
 
 
 @pytest.mark.parametrize("part", Part)
@@ -280,14 +244,7 @@ def noted(folder: Path, engine: FakeEngine) -> Workspace:
     return Workspace(root=folder, cache=folder, network=Network(), locks=folder)
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [
-        (),
-        ("torch-images-candidate:cu130",),
-        ("torch-images-candidate:cu130", "mine:1"),
-    ],
-)
+@pytest.mark.parametrize("tags", [(), ("torch-images-candidate:cu130", "mine:1")])
 def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[str, ...]) -> None:
     """FROM and `docker commit` hand on all labels; `gc --images` would remove it at once."""
     labels = {"io.github.torch-images.id": "cu130", "io.github.torch-images.lock": "sha256:0"}
@@ -300,14 +257,7 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
     assert engine.images == [derived]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mine:3",
-        "registry.me/torch-cu130:sm120",
-        "torch-cu130:sm120-before-upgrade",
-    ],
-)
+@pytest.mark.parametrize("name", ["mine:3", "torch-cu130:sm120-before-upgrade"])
 def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
     """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
     tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
@@ -357,30 +307,6 @@ def test_an_image_that_is_built_meanwhile_keeps_its_note(tmp_path: Path) -> None
     noted(tmp_path, engine)
     built.forget(tmp_path, engine)
     assert {image.id for image in built.ours(tmp_path, engine)} == {BUILT.id, OTHER.id}
-
-
-def test_a_build_with_a_cache_that_may_only_be_read_notes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    engine = FakeEngine(BUILT)
-    for name in ("mkdir", "touch"):
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, name, refuse)
-            built.note(tmp_path, engine, BUILT.id)
-        assert built.ours(tmp_path, engine) == ()
-
-
-def test_nothing_is_moved_where_something_is_mounted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = folder / "mountinfo"
-    table.write_text(f"36 35 0:31 / {folder / BASE} rw shared:1 - tmpfs tmpfs rw\n")
-    monkeypatch.setattr("torch_images.host.scratch._MOUNTS", table)
-    assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
-    assert (folder / BASE / "file").exists()
 
 
 def test_names_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:

@@ -32,14 +32,11 @@ SPELLINGS = {
     "Jetson AGX Thor 11.0": "NVIDIA Jetson AGX Thor Developer Kit",
     "A10 8.6": "NVIDIA A10|NVIDIA A10-24Q|Standard_NV36ads_A10_v5|VM.GPU.A10.1",
     "A10G 8.6": "NVIDIA A10G|g5.xlarge",
-    "A2 8.6": "NVIDIA A2",
     "L4 8.9": "NVIDIA L4|nvidia-l4|g2-standard-4|g6.xlarge|g6f.large|gr6.4xlarge",
     "L40 8.9": "NVIDIA L40|NVIDIA L40G",
     "L40S 8.9": "NVIDIA L40S|NVIDIA L40S-48C|g6e.12xlarge|L40Sx8",
-    "L2 8.9": "NVIDIA L2",
     "T4 7.5": "Tesla T4|nvidia-tesla-t4|GRID T4-16C|g4dn.xlarge|Standard_NC4as_T4_v3",
     "T4G 7.5": "NVIDIA T4G|g5g.xlarge",
-    "T1000 7.5": "NVIDIA T1000 8GB",
     "GeForce MX450 7.5": "MX450|NVIDIA GeForce MX450",
     "V100 7.0": "Tesla V100-SXM2-32GB|Tesla V100S-PCIE-32GB|GRID V100D-32C|p3.2xlarge"
     "|Standard_NC6s_v3|VM.GPU3.1",
@@ -47,8 +44,6 @@ SPELLINGS = {
     "RTX A6000 8.6": "NVIDIA RTX A6000|Quadro RTX A6000|RTXA6000|A6000|NVIDIA RTXA6000-48Q"
     "|gpu_1x_a6000",
     "RTX A5000 8.6": "A5000",
-    "RTX A4000 8.6": "A4000",
-    "RTX A1000 8.6": "NVIDIA RTX A1000",
     "Quadro RTX 6000 7.5": "Quadro RTX 6000|GRID RTX6000-24Q",
     "RTX 6000 Ada 8.9": "NVIDIA RTX 6000 Ada Generation|RTX_6000Ada|6000 Ada",
     "RTX 4000 SFF Ada 8.9": "NVIDIA RTX 4000 SFF Ada Generation",
@@ -56,14 +51,12 @@ SPELLINGS = {
     "RTX PRO 6000 12.0": "NVIDIA RTX PRO 6000 Blackwell Server Edition|RTXPRO6000|pro 6000"
     "|NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition|RTX_PRO_6000_WS"
     "|NVIDIA RTXPRO6000-96C|g4-standard-48|g7e.2xlarge|RTX 6000 Blackwell",
-    "RTX PRO 4500 12.0": "g7.2xlarge",
     "RTX PRO 3000 12.0": "NVIDIA RTX PRO 3000 Blackwell Generation Laptop GPU",
     "GeForce RTX 5090 12.0": "NVIDIA GeForce RTX 5090|NVIDIA GeForce RTX 5090 D|5090|RTX5090x2",
     "GeForce RTX 4090 8.9": "NVIDIA GeForce RTX 4090 Laptop GPU|RTX_4090|4090|4x4090",
     "GeForce RTX 4070 8.9": "rtx4070super|rtx4070tisuper",
     "GeForce RTX 3090 8.6": "NVIDIA GeForce RTX 3090 Ti|2 x RTX 3090",
     "GeForce RTX 3080 8.6": "3080ti",
-    "GeForce RTX 2050 8.6": "NVIDIA GeForce RTX 2050",
     "GeForce GTX 1660 7.5": "NVIDIA GeForce GTX 1660 Ti",
     # Compute capabilities, targets of compilers, and our own tags and identifiers.
     "GPU 12.0 12.0": "12.0|sm_120|sm120|compute_120|SM 12.0|cc 12.0|12.0a|torch-cu130:2.14.1-sm120"
@@ -77,8 +70,8 @@ SPELLINGS = {
     ("written", "wanted"),
     [(one, name) for name, several in SPELLINGS.items() for one in several.split("|")],
 )
-def test_spellings(config: Config, written: str, wanted: str) -> None:
-    found = find_gpu(config, written)
+def test_spellings(real: Config, written: str, wanted: str) -> None:
+    found = find_gpu(real, written)
     assert f"{found.name} {found.capability}" == wanted
     assert found.capability.runs(found.architecture.capability)
     assert found.geforce == wanted.startswith(("GeForce", "TITAN"))
@@ -92,25 +85,17 @@ REFUSED = {
     "p2.xlarge": "3.7, which K80 has",
     "Orin (nvgpu)": "8.7, which Orin has; they serve 7.0",
     "NVIDIA Jetson AGX Orin Developer Kit": "; for a Jetson use NVIDIA's own PyTorch (https://docs",
-    "NVIDIA Jetson Orin Nano": "8.7, which Jetson Orin Nano has",
     "8.7": "8.7, which this GPU has",
-    "sm_87": "8.7, which this GPU has",
     "Rubin": "10.7, which Rubin has",
     "AMD Instinct MI300X": "is made by AMD; these images need an NVIDIA GPU",
     "rx 5090": "these images need an NVIDIA GPU",
     "A6000 Ada": "there is no RTX A6000 Ada; did you mean 'RTX 6000 Ada'?",
-    "Radeon RX 7900 XTX": "is made by AMD",
-    "MI250": "is made by AMD",
-    "BM.GPU.MI300X.8": "is made by AMD",
     "g4ad.xlarge": "is made by AMD",
     "Intel Arc A770": "is made by Intel",
-    "Intel Arc Pro A40": "is made by Intel",
     "Gaudi 3": "is made by Intel",
     "trn1.32xlarge": "is made by Amazon",
     "TPU v5e": "is made by Google",
     "6000": "names several GPUs: Quadro RTX 6000 (7.5), RTX 6000 Ada (8.9), RTX PRO 6000 (12.0)",
-    "RTX 6000": "names several GPUs: ",
-    "gpu_1x_rtx6000": "names several GPUs: ",
     "H100 and A100": "names several GPUs: ",
     "sm_90 sm_120": "names several architectures: 9.0, 12.0; give one",
     "RTX 5990": "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?",
@@ -121,48 +106,48 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("written", "text"), REFUSED.items())
-def test_what_names_no_gpu_of_ours(config: Config, written: str, text: str) -> None:
+def test_what_names_no_gpu_of_ours(real: Config, written: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find_gpu(config, written)
+        find_gpu(real, written)
     assert text in str(caught.value)
 
 
-def test_every_listed_name_is_found(config: Config) -> None:
+def test_every_listed_name_is_found(real: Config) -> None:
     """As it is, as nvidia-smi writes it and with a count; none is hidden by another one."""
-    for architecture in config.architectures:
+    for architecture in real.architectures:
         for name in (*architecture.gpus, *architecture.geforce):
             for written in (name, f"NVIDIA {name}", f"NVIDIA GeForce {name}", f"8x{name}"):
-                found = find_gpu(config, written)
+                found = find_gpu(real, written)
                 assert found.name.removeprefix("GeForce ") == name
                 assert found.geforce == (name in architecture.geforce)
                 assert found.capability == architecture.capability
-    for gpu, aliases in config.gpu_aliases:
+    for gpu, aliases in real.gpu_aliases:
         for alias in aliases:
             try:
-                assert find_gpu(config, alias).name == gpu
+                assert find_gpu(real, alias).name == gpu
             except UsageError as error:
                 assert f"which {gpu} has" in str(error)
-    for other in config.other_gpus:
+    for other in real.other_gpus:
         for name in (*other.names, str(other.capability)):
             with pytest.raises(UsageError, match=f"{other.capability}, which .* has; they serve"):
-                find_gpu(config, name)
+                find_gpu(real, name)
 
 
-def test_the_list_has_every_name(config: Config) -> None:
-    rows = known_gpus(config)
+def test_the_list_has_every_name(real: Config) -> None:
+    rows = known_gpus(real)
     names = {name for row in rows for name in row["names"]}
     assert {"RTX 5090", "H100", "K80", "Jetson AGX Orin"} <= names
     assert {alias for row in rows for alias in row["aliases"]} == {
-        alias for _, aliases in config.gpu_aliases for alias in aliases
+        alias for _, aliases in real.gpu_aliases for alias in aliases
     }
     assert [row["served"] for row in rows if "H100" in row["names"]] == ["Hopper, from driver 520"]
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[a-z]{0,4}[ _-]?[0-9]{1,4}[a-z ]{0,6}[x*]?[0-9]?"))
-def test_any_name_is_a_gpu_or_an_error(config: Config, name: str) -> None:
+def test_any_name_is_a_gpu_or_an_error(real: Config, name: str) -> None:
     try:
-        found = find_gpu(config, name)
+        found = find_gpu(real, name)
     except UsageError as error:
         assert "\n" not in str(error)
         return
-    assert found.architecture in config.architectures
+    assert found.architecture in real.architectures

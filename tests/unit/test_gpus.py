@@ -60,17 +60,11 @@ def test_names_of_cdi_devices(words: str, names: list[str]) -> None:
     }
 
 
-def test_no_gpus() -> None:
-    assert device_requests("") == []
-
-
 @pytest.mark.parametrize(
     "words",
     [
         *("0", "al", "device=", "-1", "device=0,,1", "²", "device=²", "12345", "all,0"),
         *("all,nvidia.com/gpu=0", "nvidia.com/gpu", "nvidia.com/gpu=", "nvidia.com=0", "gpu=0"),
-        *("/gpu=0", "nvidia.com/gpu=0,", "nvidia.com/gpu=-1", "v/gpu=0", "vendor.com/g=0"),
-        *("9v.com/gpu=0", "nvidia.com/gpu=0 ", "nvidia.com/gpu=0\n", "nvidia.com/gpu=a=b"),
     ],
 )
 def test_what_is_no_choice_of_gpus(words: str) -> None:
@@ -102,12 +96,6 @@ OCI = (
             f"{OCI}error running hook #0: fork/exec /usr/bin/nvidia-cdi-hook: no such file or "
             "directory: unknown",
             "fork/exec /usr/bin/nvidia-cdi-hook: no such file or directory: unknown",
-        ),
-        (
-            f"{OCI}error running hook: invoking the NVIDIA Container Runtime Hook directly (e.g. "
-            "specifying the docker --gpus flag) is not supported.",
-            "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus "
-            "flag) is not supported.",
         ),
         (
             f"{OCI}error running hook #0: exit status 1, stdout: , stderr: Auto-detected mode as "

@@ -12,7 +12,6 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cuda_runtime
 import effect
@@ -111,11 +110,6 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"\xff\x00\n" * 50)
 
 
-def far(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(f"/{LONG}")
-
-
 def names(path: Path) -> None:
     lines = (
         "",
@@ -129,7 +123,7 @@ def names(path: Path) -> None:
     path.write_text("\n".join(lines), errors="surrogateescape")
 
 
-MAKES: tuple[Callable[[Path], None], ...] = (absent, loop, folder, pipe, garbage, far, names)
+MAKES: tuple[Callable[[Path], None], ...] = (absent, loop, folder, pipe, garbage, names)
 PLACES = (
     "proc/driver/nvidia/version",
     f"{LIBRARIES}/libcuda.so.1",
@@ -169,7 +163,7 @@ def started(root: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> tuple[str
 
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_start_ends_with_its_line_whatever_stands_in_its_way(
+def test_start_prints_its_line_on_a_damaged_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, make: Callable[[Path], None]
 ) -> None:
     lay_out(tmp_path)
@@ -179,29 +173,3 @@ def test_a_start_ends_with_its_line_whatever_stands_in_its_way(
     line, _ = started(tmp_path, monkeypatch, f"/{LONG}:{LONG}::{'d/' * 3000}:/\udcff")
     assert line.startswith("CUDA 13.0 ")
     assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    "place", [*PLACES, "etc/ld.so.conf.d", "dev", COMPAT, LIBRARIES, "proc/driver"]
-)
-def test_a_start_ends_with_its_line_where_nothing_may_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """Root may read everything, so for root this is another user (tests/integration/test_start.py)."""
-    lay_out(tmp_path)
-    target = tmp_path / place
-    target.chmod(0)
-    real: Any = os.stat
-
-    def refuse(path: Any, *words: Any, **more: Any) -> Any:
-        if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(f"{target}/"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *words, **more)
-
-    monkeypatch.setattr(os, "stat", refuse)
-    try:
-        line, _ = started(tmp_path, monkeypatch, str(target))
-    finally:
-        if target.exists():
-            target.chmod(0o755)
-    assert line.startswith("CUDA 13.0 ")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.conftest import ROOT
+
 NAME = 'it\'s a "$(touch ran)" `touch ran` & touch ran; #'
 # Stands in for ruff, mypy and pytest, whose own work takes minutes.
 STUB = """
@@ -21,56 +23,19 @@ with open("log", "a") as log:
 
 
 @pytest.fixture(scope="module")
-def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project in such a folder, with stubs of the programs of `test`."""
     folder = tmp_path_factory.mktemp("project") / NAME
     for name in ("torch_images", "scripts", ".ci"):
-        shutil.copytree(root / name, folder / name)
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("inv", "locks/host.txt", ".venv/host.txt"):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        shutil.copy(root / name.replace(".venv", "locks"), folder / name)
+        shutil.copy(ROOT / name.replace(".venv", "locks"), folder / name)
     (folder / ".venv/bin").mkdir()
     (folder / ".venv/bin/python").symlink_to(sys.executable)
     for name in ("ruff", "mypy", "pytest"):
         (folder / f"{name}.py").write_text(STUB)
     return folder
-
-
-def test_no_part_of_a_path_is_a_command(project: Path) -> None:
-    """`test --fast` on a terminal, so that its programs print colours and progress."""
-    ours, theirs = os.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_images", "test", "--fast"],
-        cwd=project,
-        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        check=False,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536)
-    os.close(ours)
-    assert done.returncode == 0, shown
-    started = [line.split("|") for line in (project / "log").read_text().splitlines()]
-    assert [words[:2] for words in started] == [
-        ["ruff.py", "check"],
-        ["ruff.py", "format"],
-        ["mypy.py", "True"],
-        ["pytest.py", "tests/integration"],
-        ["pytest.py", "tests/unit"],
-    ]
-    for words in started:
-        assert words[-2:] == ["True", str(project)]
-    assert not list(project.parent.rglob("ran"))
-
-
-def test_inv_in_such_a_folder(project: Path, root: Path) -> None:
-    command = [str(project / "inv"), "--yes", "two words", "$(touch ran)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root.parent)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'two words'" in done.stderr
-    assert not list(project.parent.rglob("ran"))
 
 
 @pytest.mark.parametrize("made", ["folder", "link", "file"])

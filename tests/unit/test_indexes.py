@@ -9,7 +9,6 @@ import contextlib
 import datetime as dt
 import http.server
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,19 +29,19 @@ from torch_images.fetch.resolve import Requirements, resolve, write_pages
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.files import dumps, parse, update
-from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels, requirements_text
+from torch_images.locks.files import dumps, parse
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
 Write = Callable[..., Path]
 
 DAY = dt.date(2026, 11, 23)
 URL = "https://index.example/whl/cu130"
-NIGHT = "2.16.0.dev20261120"
-RELEASES = "    torch: [2.11.0, 2.12.1, 2.13.0, 2.14.1]\n"
+PRE_RELEASE = "2.16.0.dev20261120"
+RELEASES = "    torch: [2.11.0, 2.12.1, 2.14.1]\n"
 
 
 def entry(
-    url: str = URL, packages: str = "[torch, triton]", torch: str = f"[2.15.1, {NIGHT}]"
+    url: str = URL, packages: str = "[torch, triton]", torch: str = f"[2.15.1, {PRE_RELEASE}]"
 ) -> str:
     """An index as images.yaml has it."""
     return f"      - url: {url}\n        packages: {packages}\n        torch: {torch}\n"
@@ -54,8 +53,8 @@ def beside(*entries: str, main: str = RELEASES) -> tuple[str, str]:
 
 
 @pytest.fixture
-def nightly(yaml_file: Write) -> Config:
-    """images.yaml with a release and a night's build from another index for CUDA 13.0."""
+def pre_release(yaml_file: Write) -> Config:
+    """images.yaml with a release and a pre-release from another index for CUDA 13.0."""
     return load_config(yaml_file(beside(entry())))
 
 
@@ -88,17 +87,17 @@ def test_refused_in_one_line(
 # The axis.
 
 
-def test_nobody_gets_a_pre_release_unasked(nightly: Config) -> None:
-    assert choose(nightly, cuda="13.0").torch == "2.15.1"
-    assert choose(nightly, cuda="13.0", torch="2.15").torch == "2.15.1"
+def test_choose_takes_a_pre_release_by_its_whole_version_only(pre_release: Config) -> None:
+    assert choose(pre_release, cuda="13.0").torch == "2.15.1"
+    assert choose(pre_release, cuda="13.0", torch="2.15").torch == "2.15.1"
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16'; .*dev20261120"):
-        choose(nightly, cuda="13.0", torch="2.16")
+        choose(pre_release, cuda="13.0", torch="2.16")
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16\.0'"):
-        choose(nightly, cuda="13.0", torch="2.16.0")
-    assert choose(nightly, cuda="13.0", torch=NIGHT).torch == NIGHT
+        choose(pre_release, cuda="13.0", torch="2.16.0")
+    assert choose(pre_release, cuda="13.0", torch=PRE_RELEASE).torch == PRE_RELEASE
 
 
-def test_a_night_does_not_take_the_tag_of_its_minor_version(yaml_file: Write) -> None:
+def test_floating_gives_a_pre_release_no_minor_version(yaml_file: Write) -> None:
     """2.15.2.dev... comes after 2.15.1, and begins as it does."""
     later = "2.15.2.dev20261120"
     config = load_config(yaml_file(beside(entry(torch=f"[2.15.1, {later}]"))))
@@ -122,17 +121,6 @@ def lock(*wheels: LockedWheel, name: str = "w") -> WheelLock:
 
 
 OTHER = Index(url=URL, packages=("torch", "triton"), torch=("2.15.1",))
-
-
-def test_a_lock_says_where_a_wheel_comes_from(tmp_path: Path) -> None:
-    held = lock(wheel("numpy"), wheel("torch", "2.15.1+cu130", URL))
-    assert parse(WheelLock, dumps(held), "w") == held
-    assert held.digest != lock(wheel("numpy"), wheel("torch", "2.15.1+cu130")).digest
-    path = tmp_path / "w.json"
-    assert update(path, held)
-    assert not update(path, replace(held, date=dt.date(2026, 12, 1)))  # nothing but its date
-    assert read_wheels(path, OTHER).date == DAY
-    assert read_wheels(path, OTHER) == held
 
 
 @pytest.mark.parametrize(
@@ -171,7 +159,7 @@ class Indexes:
 
     def index(self, *packages: str) -> Index:
         """The other index, named for some packages."""
-        return Index(url=f"{self.other}/simple", packages=packages, torch=("2.15.1", NIGHT))
+        return Index(url=f"{self.other}/simple", packages=packages, torch=("2.15.1", PRE_RELEASE))
 
     def resolve(self, index: Index, *requirements: str) -> WheelLock:
         return resolve(
@@ -229,7 +217,7 @@ def both(make: Callable[..., StandIn]) -> Iterator[Indexes]:
     ]
     other = [
         make("torch", "2.15.1+cu130", "triton==3.7", "lib"),
-        make("torch", f"{NIGHT}+cu130", "triton==3.8.0.dev20261119", "lib"),
+        make("torch", f"{PRE_RELEASE}+cu130", "triton==3.8.0.dev20261119", "lib"),
         make("triton", "3.7"),
         make("triton", "3.8.0.dev20261119"),
         make("lib", "2.0"),
@@ -268,14 +256,6 @@ def test_a_package_that_only_the_index_has(both: Indexes) -> None:
     assert text.endswith(
         f"; list packages that only {index.url} has under `packages` of this index"
     )
-
-
-def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:
-    """It is not taken from the main index instead."""
-    index = both.index("torch", "triton", "hungry", "only")
-    with pytest.raises(LockError, match="hungry"):
-        both.resolve(index, "torch==2.15.1", "hungry")
-    assert not [path for path in both.asked["main"] if "/hungry/" in path]
 
 
 def test_links_of_a_page_stay_links(tmp_path: Path) -> None:
@@ -341,33 +321,3 @@ def test_no_index_learns_the_password_of_another() -> None:
 
 
 # Builds.
-
-
-def test_uv_installs_the_list_of_a_build(make: Callable[..., StandIn], tmp_path: Path) -> None:
-    """As scripts/image/build/install-wheels does, which knows the main index only."""
-    import uv
-
-    main = [make("lib", "1.0"), make("torch", "2.15.1"), make("same", "1")]
-    other = [
-        make("torch", "2.15.1+cu130"),
-        make("lib", "2.0"),
-        make("lib", "1.0"),
-        make("same", "1"),
-    ]
-    with indexes(main, other) as both:
-        url = both.index("torch", "same").url
-        there = [replace(other[i].locked, index=url) for i in (0, 3)]
-        text = requirements_text([main[0].locked, *there])
-        (tmp_path / "wheels.txt").write_text(text)
-        target = tmp_path / "target"
-        command = [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-progress", "--no-cache"]
-        command += ["--target", str(target), "--python", sys.executable, "--no-deps"]
-        command += ["--require-hashes", "--only-binary", ":all:"]
-        command += ["--requirements", str(tmp_path / "wheels.txt")]
-        Runner().run(command, env={"UV_DEFAULT_INDEX": f"{both.main}/simple"})
-        assert not [path for path in both.asked["other"] if "/lib/" in path]
-    assert sorted(path.name for path in target.glob("*.dist-info")) == [
-        "lib-1.0.dist-info",
-        "same-1.dist-info",
-        "torch-2.15.1+cu130.dist-info",
-    ]

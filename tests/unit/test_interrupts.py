@@ -54,26 +54,6 @@ def test_a_verb_gets_an_exception() -> None:
     assert done.stdout == "cleaned up\n"
 
 
-def test_what_begins_while_the_process_ends_is_ended_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By another thread; `finish` has ended all others by then, and would not see it."""
-    monkeypatch.setattr(interrupts, "_over", True)
-    told: list[str] = []
-    with (
-        pytest.raises(interrupts.Interrupted),
-        interrupts.ending(lambda: told.append("ended")),
-    ):
-        told.append("went on")
-    assert told == ["ended"]
-
-
-def test_another_programs_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    interrupts.raise_from_now_on()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 @pytest.fixture
 def project(root: Path, tmp_path: Path) -> Callable[..., Path]:
     """A folder with ./inv and a Python environment of one program, which a script stands for."""
@@ -173,3 +153,17 @@ def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Pat
             assert second.communicate() == ("ran\n", "")
         assert first.communicate() == ("ran\n", "setup: creating a Python environment in .venv\n")
     assert (folder / "installations").read_text() == "x\n"
+
+
+def test_what_begins_while_the_process_ends_is_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By another thread; `finish` has ended all others by then, and would not see it."""
+    monkeypatch.setattr(interrupts, "_over", True)
+    told: list[str] = []
+    with (
+        pytest.raises(interrupts.Interrupted),
+        interrupts.ending(lambda: told.append("ended")),
+    ):
+        told.append("went on")
+    assert told == ["ended"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.releases import T130
+from tests.unit.conftest import T130
 from torch_images.build.labels import ID, LOCK, read, write, write_found
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
 from torch_images.config.choose import choose
@@ -67,11 +67,3 @@ def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
     assert said.id == labels.get(ID, "")
     assert said.lock == labels.get(LOCK, "")
     assert not said.unlocked
-
-
-def test_labels_are_inputs(config: Config, root: Path, image: ImagePlan) -> None:
-    """Each label is a byte of the image, so an image with another one has another tag."""
-    elsewhere = replace(config, homepage="https://example.org/fork")
-    other = plan_image(elsewhere, image, root)
-    assert "https://example.org/fork" in write(elsewhere, other).values()
-    assert version(elsewhere, other) != version(config, image)

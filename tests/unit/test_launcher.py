@@ -176,14 +176,6 @@ def test_a_compiler_that_was_killed_runs_once_more(
     assert not list((tree.top / "state").glob("said-*"))
 
 
-def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:
-    command = ["sh", str(tree.launcher), "echo", "-o", "liba.so", "x.o"]
-    tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
-    done = subprocess.run(command, env=tree.env, capture_output=True, text=True, check=True)
-    assert done.stdout == "-o liba.so x.o\n"
-    assert not tree.calls()
-
-
 def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
     tree.source("x.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 60)}

@@ -166,12 +166,6 @@ def test_a_removal_that_finds_nothing_stops_the_build(wheel: Path, kind: str) ->
         layer(wheel, removals=[removal])
 
 
-def test_a_file_that_cannot_be_pruned_is_named(wheel: Path) -> None:
-    removal = Removal(wheels=("tool",), reason="r", symbols=("tool.py",))
-    with pytest.raises(BuildError, match=r"tool\.py cannot be pruned: not an ELF file"):
-        layer(wheel, removals=[removal])
-
-
 @pytest.fixture
 def wheels(tmp_path: Path) -> tuple[StandIn, ...]:
     return tuple(make_wheel(tmp_path, name, "1.0") for name in ("one", "two"))

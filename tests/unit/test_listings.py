@@ -21,9 +21,6 @@ FIRST, SECOND = (f"/s/torch/lib/{name}" for name in LIBRARIES)
 PROGRAM = "/s/triton/backends/nvidia/bin/cuobjdump"
 BOTH = "ELF file    1: a.1.sm_90.cubin\nPTX file    1: a.1.sm_90.ptx\n"
 ELF, PTX = (line.encode() for line in BOTH.splitlines(keepends=True))
-NOTHING = (
-    "cuobjdump info    : No PTX file found to extract from 'x'. You may try with -all option.\n"
-)
 
 
 class Image:
@@ -111,14 +108,6 @@ def test_a_replaced_library_is_listed_anew(listing: Listing) -> None:
     assert image.listed == [FIRST]
     assert b"sm_75" in found[f"{LIBRARIES[0]}.elf"]
     assert found[f"{LIBRARIES[1]}.elf"] == ELF
-
-
-def test_what_cannot_be_listed_is_left_to_the_checks(listing: Listing, tmp_path: Path) -> None:
-    """Also where it first finds nothing of a kind. Nothing is kept."""
-    image = Image()
-    image.said = (255, BOTH, f"{NOTHING}cuobjdump fatal   : not an ELF file\n")
-    assert listing(image) == {}
-    assert not kept(tmp_path)
 
 
 def test_a_library_that_the_image_lacks_is_left_out(listing: Listing) -> None:

@@ -31,13 +31,6 @@ def test_the_toolkit_comes_before_the_published_wheel(tmp_path: Path) -> None:
     assert list(nvidia.other_releases(programs[:1], "13.0")) == []
 
 
-def test_a_program_that_is_nowhere(tmp_path: Path) -> None:
-    places = [f"{tmp_path}/a", f"{tmp_path}/b"]
-    assert list(nvidia.add_programs(tmp_path, {"bin/x": places})) == [
-        f"{tmp_path}/a and {tmp_path}/b do not exist"
-    ]
-
-
 @pytest.fixture
 def toolkit(tmp_path: Path) -> Path:
     """Headers of a toolkit, and of a published wheel in `like`."""

@@ -19,7 +19,7 @@ from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
 from torch_images.host.network import Network
-from torch_images.layers.make import ReadyLayer, making
+from torch_images.layers.make import making
 from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, ParentRequest
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import layout_digest, write_layout
@@ -161,20 +161,6 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     assert len(engine.loads) == 2
 
 
-def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
-    engine = StandInEngine()
-    with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
-        parents = made(tmp_path, engine)
-        for layers in ([one, two], [three, two], [three, one, two]):
-            found = contexts(parents, {"x": layers}, base, compiles=False)
-            name = found["parent"].removeprefix("docker-image://")
-            manifest = engine.document(engine.images[name])
-            digests = [layer.result().layer.digest for layer in layers]
-            assert [held["digest"] for held in manifest["layers"]][1:] == digests
-            assert {digest.removeprefix("sha256:") for digest in digests} <= engine.blobs.keys()
-    assert sum(map(len, engine.loads)) == len(engine.blobs)
-
-
 def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
     """Neither is there before the engine has begun to take both."""
     both = threading.Barrier(2)
@@ -210,16 +196,6 @@ def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path)
     assert not engine.images
 
 
-def test_what_fails_after_the_libraries_stops_the_others(base: Layout, tmp_path: Path) -> None:
-    engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
-    engine.loaded = lambda: failed.set_exception(LockError("not the file"))
-    with layers_of(tmp_path, "one") as libraries:
-        wanted = {"cuda": libraries, "python": [failed, never, never]}
-        with pytest.raises(LockError, match="not the file"):
-            contexts(made(tmp_path, engine), wanted, base, compiles=False)
-    assert len(engine.loads) == len(engine.images) == 1
-
-
 def test_an_image_that_was_removed_is_loaded_again(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
@@ -230,36 +206,3 @@ def test_an_image_that_was_removed_is_loaded_again(
     engine.images[name] = "sha256:another"
     contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     assert engine.images[name] != "sha256:another"
-
-
-def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_path: Path) -> None:
-    one, two = layers
-    base: Layout = Future()
-    packed: Future[ReadyLayer] = Future()
-
-    class Engine(StandInEngine):
-        """Has begun to take the first layer before the rest is made."""
-
-        def load(self, archive: Iterable[bytes]) -> None:
-            blobs = iter(archive)
-            early = [next(blobs)]
-            if not base.done():
-                base.set_result(bootstrapped(tmp_path))
-                packed.set_result(two.result())
-            super().load([*early, *blobs])
-
-    engine, groups = Engine(), {"cuda": [one], "python": [packed]}
-    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
-    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
-    assert len(engine.loads) == 2
-
-
-@pytest.mark.parametrize("engine", [None, StandInEngine()])
-def test_a_layer_that_fails_is_the_error(
-    engine: StandInEngine | None, base: Layout, layers: Layers, tmp_path: Path
-) -> None:
-    failed: Future[Any] = Future()
-    failed.set_exception(LockError("not the file"))
-    with pytest.raises(LockError, match="not the file"):
-        contexts(made(tmp_path, engine), {"cuda": [*layers, failed]}, base, compiles=False)
-    assert not engine or not engine.images

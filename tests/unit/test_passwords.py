@@ -145,14 +145,6 @@ def test_apt_of_a_bootstrap(watcher: Watcher, config: Config, root: Path) -> Non
     assert lock.versions() == dict.fromkeys(names, "1")
 
 
-def test_what_apt_is_told_is_a_file_for_nobody_else(tmp_path: Path) -> None:
-    env = {apt._AUTH: f"machine x login me password {WORD}\n"}
-    Runner().run(["sh", "-c", apt._TELL, "x", str(tmp_path)], env=env)
-    [path] = (tmp_path / "etc/apt/auth.conf.d").iterdir()
-    assert path.read_text() == env[apt._AUTH]
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 def test_uv(watcher: Watcher) -> None:
     wanted = Requirements(name="x", words=("x",), python="3.11", date=TODAY)
     with watcher.serve() as url, pytest.raises(LockError):
@@ -181,7 +173,7 @@ def test_no_url_has_no_parts(url: str) -> None:
             take(url)
 
 
-def test_what_apt_is_told() -> None:
+def test_without_users_gives_apt_the_credentials() -> None:
     lines = (
         "deb [a=b] http://me:x@h/d s main",
         "https://token@h:1/d",
@@ -225,3 +217,11 @@ def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
         "error: --repository has a user or a password, which all users of this machine can see; "
         "leave it to git's credential helpers\n"
     )
+
+
+def test_what_apt_is_told_is_a_file_for_nobody_else(tmp_path: Path) -> None:
+    env = {apt._AUTH: f"machine x login me password {WORD}\n"}
+    Runner().run(["sh", "-c", apt._TELL, "x", str(tmp_path)], env=env)
+    [path] = (tmp_path / "etc/apt/auth.conf.d").iterdir()
+    assert path.read_text() == env[apt._AUTH]
+    assert path.stat().st_mode & 0o777 == 0o600

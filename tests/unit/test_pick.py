@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.releases import T130, fewer
+from tests.unit.conftest import T130
 from tests.unit.fakes import axes
 from torch_images.build.render import image_facts
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
-from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.inside import decision
-from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick.drivers import find_driver, unsupported
 from torch_images.pick.gpus import CAVEATS, find_gpu, host_platform
@@ -29,12 +27,6 @@ from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.ledger import State
 
 COMPAT, MINOR = "uses the compat library", "by minor-version compatibility"
-
-
-@pytest.fixture(scope="module")
-def config(config: Config) -> Config:
-    """The two CUDA versions that the tables below decide between, however many there are."""
-    return fewer(config, cudas=("12.8", "13.0"))
 
 
 def without_release(image: str) -> str:
@@ -82,9 +74,7 @@ def ask(
         ("rtx3090", "525.85.12", "torch-cu128:sm86", MINOR),
         ("NVIDIA H100 80GB HBM3", "550.54.14", "torch-cu130:compat", COMPAT),
         ("NVIDIA A100-SXM4-80GB", "535.183.01", "torch-cu130:compat", COMPAT),
-        ("L40S", "560.35.05", "torch-cu128:compat", COMPAT),
         ("T4", "580.95.05", "torch-cu130:sm75", "natively"),
-        ("Tesla T4", "550.54.14", "torch-cu130:compat", COMPAT),
         ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
         ("V100", "550.54.14", "torch-cu128:compat", COMPAT),
         # NVIDIA's compat libraries do not run on a TITAN, either.
@@ -133,12 +123,6 @@ def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, roo
     assert not any("compat" in one["id"] for one in (found, *found["others"]))
 
 
-def test_it_says_what_fails_on_a_gpu(config: Config, root: Path) -> None:
-    """MAGMA in the wheels of CUDA 13.0 has no code for a T4."""
-    assert any("MAGMA" in line for line in ask(config, root, "T4", "580.95.05")["why"])
-    assert not any("MAGMA" in line for line in ask(config, root, "H100", "580.95.05")["why"])
-
-
 def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
     [other] = ask(config, root, "RTX 5090", "570.133")["others"]
     assert without_release(other["image"]) == "ghcr.io/me/torch-cu130:sm120"
@@ -155,13 +139,12 @@ def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
     [
         # The catalogue has one for this architecture alone, or only the whole one.
         ("580.95.05", {}, "torch-cu130:sm90"),
-        ("580.95.05", {"torch": "2.13.0"}, "torch-cu130:"),
-        ("580.95.05", {"variant": "pod"}, "torch-cu130:sm90-pod"),
+        ("580.95.05", {"torch": "2.12.1"}, "torch-cu130:"),
         ("580.95.05", {"variant": "devel"}, "torch-cu130:devel"),
         # One of the project before another that needs no compat library.
         ("570.133", {"variant": "pod"}, "torch-cu130:pod-compat"),
         # None of the project's: the one for this architecture.
-        ("580.95.05", {"torch": "2.13.0", "variant": "devel"}, "torch-cu130:sm90-devel"),
+        ("580.95.05", {"torch": "2.12.1", "variant": "devel"}, "torch-cu130:sm90-devel"),
     ],
     ids=str,
 )
@@ -177,15 +160,15 @@ def test_an_image_of_the_project_comes_first(
 
 def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "580.95.05", variant="vllm")
-    assert without_release(found["image"]) == "ghcr.io/me/torch-cu130:sm90-vllm"
+    assert without_release(found["image"]) == "ghcr.io/me/torch-cu130:vllm"
     assert found["others"] == []
-    with pytest.raises(UsageError, match="variant recsys cannot be built: the wheels of recomm"):
-        ask(config, root, "RTX 5090", "580.95.05", variant="recsys")
+    with pytest.raises(UsageError, match="variant vllm cannot be built: "):
+        ask(config, root, "RTX 5090", "580.95.05", variant="vllm")
     with pytest.raises(UsageError, match=r"unknown variant 'vlm'; did you mean 'vllm'\?"):
         ask(config, root, "H100", "580.95.05", variant="vlm")
 
 
-@pytest.mark.parametrize("gpu", ["GH200 480GB", "GB300", "DGX Spark", "12.1", "Jetson AGX Thor"])
+@pytest.mark.parametrize("gpu", ["GH200 480GB", "DGX Spark", "12.1"])
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(
     config: Config, root: Path, gpu: str
 ) -> None:
@@ -200,12 +183,6 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(
     told = commands(config, choose_id(config, found["id"]), "x", published=False)
     assert told["build"].endswith(" --platform linux/arm64")
     assert told["local"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
-
-
-def test_a_card_gets_an_image_for_its_host(config: Config, root: Path) -> None:
-    usual = ask(config, root, "H100", "580.95.05")
-    assert usual == ask(config, root, "H100", "580.95.05", platform="linux/amd64")
-    assert ask(config, root, "H100", "580.95.05", platform="linux/arm64")["id"].endswith("-arm64")
 
 
 @pytest.mark.parametrize(
@@ -241,27 +218,14 @@ def test_host_platform_that_is_impossible(
             for gpu in ("GH200", "H100")
             for torch in ("2.10.0", "2.10")
         ),
-        # Of the CUDA version with that torch: CUDA 13.2 only says that 12.8 has it.
-        (
-            "H100",
-            AMD64,
-            {"torch": "2.10.0", "variant": "vllm"},
-            "images.yaml pins no vllm for torch 2.10",
-        ),
-        (
-            "H100",
-            AMD64,
-            {"torch": "2.12.1", "variant": "vllm"},
-            "images.yaml pins no vllm for torch 2.12",
-        ),
+        # Of the CUDA version with that torch: CUDA 13.0 only says that 12.8 has it.
+        ("H100", AMD64, {"torch": "2.10.0", "variant": "vllm"}, "images.yaml pins no vllm"),
     ],
     ids=str,
 )
 def test_a_choice_without_an_image_gets_the_reason(
-    root: Path, gpu: str, platform: Platform, choice: dict[str, Any], reason: str
+    config: Config, root: Path, gpu: str, platform: Platform, choice: dict[str, Any], reason: str
 ) -> None:
-    """With all CUDA versions."""
-    config = with_facts(load_config(root / "images.yaml"), root / "locks")
     with pytest.raises(UsageError) as caught:
         ask(config, root, gpu, "600.10", platform=platform.name, **choice)
     assert f" cannot be built: {reason}" in str(caught.value)
@@ -280,15 +244,6 @@ def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) 
     assert "cu128" not in str(told.value)  # there is none for that platform
 
 
-def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path) -> None:
-    """12.2 runs code for 12.1 as well, but no image for it is built for usual hosts."""
-    for capability, arch in (("12.2", "12.0"), ("12.1", "12.1"), ("10.4", "10.3"), ("8.8", "8.6")):
-        assert find_gpu(config, capability).architecture.name == arch
-    with pytest.raises(UsageError, match=r"are in hosts with Arm processors only: linux/arm64$"):
-        ask(config, root, "11.5", "580.95.05")
-    assert "arm64" in ask(config, root, "11.5", "580.95.05", platform="linux/arm64")["id"]
-
-
 def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Path) -> None:
     assert ask(config, root, "V100", "580.95.05")["others"] == []
     [other] = ask(config, root, "T4", "580.95.05")["others"]
@@ -303,7 +258,6 @@ def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Pa
     [
         ("V100", "510.47", "no image runs on V100 with driver 510.47", "580"),
         ("RTX 5090", "550", "does not support GeForce RTX 5090", "580 or newer"),
-        ("B300", "570", "570 given: assumed 570.26", "580 or newer"),
         ("V100", "595", "the last branch that does is 580", "580"),
     ],
 )
@@ -338,13 +292,11 @@ def states_of(**words: str) -> Callable[[ImageSpec], State]:
         # version before the one for this architecture alone, and an older CUDA before a newer one.
         ("580.95.05", {}, "torch-cu130:sm90"),
         ("580.95.05", {"cu130_torch": "built"}, "torch-cu130:"),
-        ("580.95.05", {"cu130": "built"}, "torch-cu130:sm90"),
         ("580.95.05", {"cu128_sm90": "built"}, "torch-cu128:sm90"),
         ("550.54.14", {"cu128_torch": "built"}, "torch-cu128:"),
         # Of those that were built, the one that needs the least help, if its inputs changed since.
         ("570.133", {"cu128": "built", "cu130": "tested"}, "torch-cu128:sm90"),
         ("580.95.05", {"cu128": "tested", "cu130": "built"}, "torch-cu128:sm90"),
-        ("580.95.05", {"cu128": "tested", "cu130": "tested"}, "torch-cu130:sm90"),
     ],
     ids=str,
 )
@@ -369,11 +321,9 @@ H100, H200, L4 = (
         ("H100", H100, H100, "torch-cu130:sm90"),
         ("H100", H200, H100, "torch-cu130:"),
         ("H100", TESTED, H200, "torch-cu130:"),
-        ("9.0", TESTED, H200, "torch-cu130:"),
         ("H100", TESTED, L4, "torch-cu130:sm90"),
         ("H100", BUILT, TESTED, "torch-cu130:"),
         ("H100", NEVER, BUILT, "torch-cu130:"),
-        ("H100", NEVER, NEVER, "torch-cu130:sm90"),
     ],
 )
 def test_what_ran_on_the_gpu_comes_first(

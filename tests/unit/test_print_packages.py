@@ -48,7 +48,7 @@ def asked(apt: dict[str, str], *names: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_found_whatever_is_in_it(apt: dict[str, str], name: str) -> None:
+def test_print_packages_takes_any_name(apt: dict[str, str], name: str) -> None:
     done = asked(apt, name)
     assert done.returncode == 0
     assert f"{name.replace('+', '%2b')}_1_amd64.deb" in done.stdout.lower()

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import defaults
-import facts
 import pytest
-
-from tests.scripts import load
 
 BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 # What the profile sets without CUTLASS, which this machine does not have at /opt/cutlass.
@@ -72,33 +69,3 @@ def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
     names = ("TORCH_IMAGE_TF32", "PYTORCH_CUDA_ALLOC_CONF", BACKENDS)
     asked = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
     assert profile(asked) == ({}, [])
-
-
-def test_segments_that_break_sharing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Docker's default container torch.multiprocessing fails for tensors in such segments."""
-    monkeypatch.setattr(defaults, "cannot_share", lambda: "pidfd_getfd: Operation not permitted")
-    assert profile({}) == ({"TORCH_IMAGE_TF32": "1"}, [])
-
-
-def test_sharing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that no system call has stands in for one that is denied, and says so."""
-    monkeypatch.undo()
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    if not defaults.cannot_share():  # as on this machine; a container may forbid it
-        monkeypatch.setattr(defaults, "PIDFD_GETFD", 4095)
-    assert defaults.cannot_share().startswith("pidfd_getfd: ")
-    monkeypatch.setattr(facts, "in_child", lambda *_: None)
-    assert defaults.cannot_share() == "pidfd_getfd: no answer"
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize(
-    ("problem", "said"),
-    [
-        ("", "processes can share CUDA tensors of expandable segments"),
-        ("why", "processes cannot share CUDA tensors of expandable segments (why)"),
-    ],
-)
-def test_the_doctor_says_what_it_has_measured(problem: str, said: str) -> None:
-    """Not what the profile does: it said "profile with expandable segments" with the profile off."""
-    assert load("scripts/image/commands/cuda-doctor")._segments(problem) == said

@@ -87,12 +87,12 @@ def test_a_change_of_tests_or_hook_has_no_record(space: Workspace, name: str) ->
     assert exists(space) is (name == "tests/container/test_arch.py")
 
 
+def test_a_processor_proves_it_for_an_emulator(space: Workspace) -> None:
+    keep(space)
+    assert exists(space, emulated=True)
+
+
 def test_an_emulator_proves_nothing_for_a_processor(space: Workspace) -> None:
     keep(space, emulated=True)
     assert exists(space, emulated=True)
     assert not exists(space)
-
-
-def test_a_processor_proves_it_for_an_emulator(space: Workspace) -> None:
-    keep(space)
-    assert exists(space, emulated=True)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.releases import T130
+from tests.unit.conftest import ROOT, T130
 
 START = "from torch_images.cli.program import main; main()"
 
@@ -75,10 +75,10 @@ def test_a_tasks_py_of_somebody_elses_makes_no_clone(site: Path, folder: Path) -
     assert run(site, folder, "docs").returncode == 2
 
 
-def test_locks_of_ones_own_are_not_the_packages(root: Path, site: Path, tmp_path: Path) -> None:
-    clone = project(root / "torch_images" / "project.py")
-    assert (clone.project_root(), clone.made_in(root), clone.is_clone(root)) == (root, root, True)
-    assert not clone.is_packaged(clone.locks_folder(root, {}))
+def test_locks_of_ones_own_are_not_the_packages(site: Path, tmp_path: Path) -> None:
+    clone = project(ROOT / "torch_images" / "project.py")
+    assert (clone.project_root(), clone.made_in(ROOT), clone.is_clone(ROOT)) == (ROOT, ROOT, True)
+    assert not clone.is_packaged(clone.locks_folder(ROOT, {}))
     installed = project(site / "torch_images" / "project.py")
     root = installed.project_root()
     assert installed.is_packaged(installed.locks_folder(root, {}))

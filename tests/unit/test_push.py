@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import M130, T130
+from tests.unit.conftest import M130, T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
@@ -21,8 +21,7 @@ from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.host.workspace import Workspace
-from torch_images.publish.datasheet import describe, save
-from torch_images.publish.push import in_engine, indexes, plan, push, send, unpublished
+from torch_images.publish.push import indexes, plan, push, send, unpublished
 from torch_images.publish.tag_rules import (
     MOVES,
     NEW,
@@ -179,13 +178,6 @@ def test_plan_keeps_another_platform_until_it_is_pushed_anew(
     assert case.plan(amd64, held)[1].digests == (amd64.info.id,)
 
 
-def test_plan_without_the_locks_of_the_other_platform(
-    plain: Config, workspace: Workspace, amd64: VerifiedImage, tmp_path: Path
-) -> None:
-    case = Case(plain, dataclasses.replace(workspace, locks=tmp_path))
-    assert states(case.plan(amd64, {})) == [NEW] * 4
-
-
 def test_plan_in_an_engine_leaves_shared_tags(
     case: Case, amd64: VerifiedImage, arm64: VerifiedImage
 ) -> None:
@@ -242,22 +234,6 @@ def test_unpublished_are_images_that_their_tags_lack(
     everything = {**held, floating: target(manifest(amd64), manifest(arm64))}
     assert lacking(everything) == []
     assert lacking(everything, small=True) == [f"{name}-small" for name in both]
-
-
-def test_in_engine(amd64: VerifiedImage) -> None:
-    class Stub(Engine):
-        def __init__(self) -> None:
-            pass
-
-        def inspect(self, image: str) -> ImageInfo:
-            if image != "here":
-                raise UsageError("no image")
-            return amd64.info
-
-    held = in_engine("here", Stub())
-    assert held
-    assert (held.digest, held.torch, held.created) == (amd64.info.id, T130, "2026-11-02")
-    assert in_engine("gone", Stub()) is None
 
 
 # --- carrying it out ------------------------------------------------------------------------------
@@ -362,13 +338,3 @@ def test_send_that_fails(message: str, error: type[Exception]) -> None:
     move = Move(reference=f"{REPOSITORY}:a", state=NEW, digests=("sha256:1",))
     with pytest.raises(error):
         send(move, Tagging(), Docker(message))
-
-
-def test_datasheet_is_saved_by_its_digest(arm64: VerifiedImage, workspace: Workspace) -> None:
-    names = (f"{REPOSITORY}:latest@sha256:1",)
-    sheet = describe(arm64, commit="f" * 40, indexes=names)
-    assert (sheet["platform"], sheet["indexes"]) == (ARM64, list(names))
-    assert "torch" in sheet["packages"]["python"]
-    save(sheet, workspace)
-    file = workspace.output / "datasheets" / f"{arm64.info.id.replace(':', '-')}.md"
-    assert f"| Commit | `{'f' * 40}` |" in file.read_text()

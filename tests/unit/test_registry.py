@@ -101,17 +101,12 @@ def test_lookup_of_a_name_that_the_registry_lacks_is_none() -> None:
     "document",
     [
         [],
-        changed(["manifest"], {}),
         changed(["manifest", "digest"], "sha256:../x"),
         changed(["manifest", "manifests"], [entry(D1, "s390x")]),
         changed(["manifest", "manifests"], [entry(D1, "amd64")] * 101),
-        changed(["manifest", "manifests"], [entry("x", "amd64")]),
-        changed(["image"], None),
         changed(["image", "created"], "yesterday"),
         changed(["image", "architecture"], "\x1b[2J"),
-        changed(["image", "config", "Labels"], {TORCH: "new"}),
         changed(["image", "config", "Labels"], {TORCH: "1" * 99}),
-        changed(["image", "config", "Labels"], {TORCH: 7}),
         {**INDEX, "image": {AMD64: image("amd64"), ARM64: {**image("arm64"), "config": {}}}},
     ],
 )
@@ -219,19 +214,6 @@ def test_retry_waits_longer_each_time_and_gives_up() -> None:
     with pytest.raises(NetworkError):
         retry(broken, retries=8, say=lambda _: None, sleep=waits.append)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-
-
-def test_retry_ends_with_the_first_success_or_refusal() -> None:
-    results = iter([NetworkError("broken"), UsageError("no")])
-
-    def attempt() -> None:
-        raise next(results)
-
-    waits: list[float] = []
-    with pytest.raises(UsageError):
-        retry(attempt, retries=9, say=lambda _: None, sleep=waits.append)
-    assert waits == [1]
-    assert retry(lambda: 7, retries=0, say=lambda _: None) == 7
 
 
 def test_has_host() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.releases import T130
+from tests.unit.conftest import T130
 from torch_images.build import labels
 from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
@@ -30,7 +30,6 @@ from torch_images.errors import ConfigError
 from torch_images.layers.constraints import VARIABLES, constraints
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.image_lock import ImageLock, image_lock
-from torch_images.platforms import AMD64
 
 
 def lock_of(config: Config, root: Path, spec: ImageSpec) -> ImageLock:
@@ -195,13 +194,6 @@ def test_quoting_keeps_every_printable_text(text: str) -> None:
         assert not text.isprintable()
 
 
-@pytest.mark.parametrize("text", ["a\nRUN reboot", "a\r", "\x1b[0m", "a\u2028b"])
-def test_control_characters_are_refused(text: str) -> None:
-    for function in (quoted, comment):
-        with pytest.raises(ConfigError, match="is not valid in a Dockerfile"):
-            function(text)
-
-
 def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path: Path) -> None:
     spec = choose(config)
     context = render(config, spec, lock_of(config, root, spec), root)
@@ -214,22 +206,3 @@ def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path:
     assert found["build/install-wheels"].stat().st_mode & 0o777 == 0o755
     assert found["Dockerfile"].stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.glob(".*")) == []
-
-
-def test_named_architectures_change_the_layer_of_torch_only(config: Config, root: Path) -> None:
-    whole, nine, twelve = (
-        layer_plans(config, spec, lock_of(config, root, spec))
-        for spec in (choose(config), choose(config, arch="9.0"), choose(config, arch="12.0"))
-    )
-    for name in ("cuda", "triton", "python"):
-        assert nine[name] == twelve[name] == whole[name]
-    assert len({p["torch"][0].key for p in (whole, nine, twelve)}) == 3
-    assert [p["torch"][0].arches for p in (whole, nine, twelve)] == [(), (90,), (120,)]
-
-
-def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> None:
-    for cuda in config.names("cuda"):
-        lock = lock_of(config, root, choose(config, cuda=cuda))
-        for removal in config.removals:
-            if removal.applies(cuda, AMD64, narrowed=True):
-                assert set(removal.wheels) & lock.wheels.versions().keys(), removal

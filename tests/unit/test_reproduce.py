@@ -85,15 +85,6 @@ def test_a_commit_that_cannot_be_checked_out(commit: str, said: str) -> None:
         _require_commit("i", commit)
 
 
-def test_a_commit_that_nobody_has(workspace: Workspace, tmp_path: Path) -> None:
-    run = runner(workspace, here=False)
-    run.answers["git clone"] = (128, "fatal: repository not found")
-    with pytest.raises(
-        UsageError, match=r"could not be fetched from https.*not found; name a repository"
-    ):
-        _check_out(COMMIT, tmp_path / "copy", workspace, HOME, run)
-
-
 @pytest.mark.parametrize("tags", [(), ("mine:1",), ("torch-images-candidate:x",)])
 def test_a_rebuild_takes_no_image_away(tags: tuple[str, ...]) -> None:
     """Neither one without a name, nor the one whose candidate tag the twin takes."""

@@ -37,13 +37,6 @@ def test_stream_shows_and_keeps(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "out\nerr\n"
 
 
-def test_stream_keeps_the_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    done = Runner().stream(["seq", "1000"])
-    assert done.output.endswith("999\n1000\n")
-    assert len(done.output.splitlines()) < 500
-    assert len(capfd.readouterr().err.splitlines()) == 1000
-
-
 def test_on_a_terminal_the_command_has_one_too() -> None:
     code = (
         "from torch_images.host.runner import Runner\n"

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.decisions import NOTES, ROOT, TABLE, VERSIONS, Row
+from tests.decisions import ROOT, TABLE, VERSIONS, Row
 from tests.packages import elf
 from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.inside import decision, elfnote
-from torch_images.inside.decision import Note, Probe
+from torch_images.inside import decision
+from torch_images.inside.decision import Probe
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder)\nGCC"
@@ -152,13 +152,6 @@ def test_table(
         assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else triton)
 
 
-@pytest.mark.parametrize("note", NOTES.values())
-def test_notes_are_read_from_the_library_itself(tmp_path: Path, note: str) -> None:
-    told = json.loads(note)
-    found = elfnote.read_note(place(tmp_path, "libcuda.so.1", elf(note)))
-    assert found == Note(tuple(told["driver"]), tuple(told["device"]))
-
-
 @given(st.text(max_size=80))
 def test_no_text_of_the_kernel_can_stop_a_start(
     tmp_path_factory: pytest.TempPathFactory, text: str
@@ -202,11 +195,3 @@ def test_no_late_child_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -
     for child in children:
         with pytest.raises(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
-
-
-def test_a_child_that_fails_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    def fail() -> dict[str, object]:
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-
-    assert facts.in_child(fail, time.monotonic() + 60) is None
-    assert capfd.readouterr() == ("", "")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from torch_images.arch import Capability
-from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.release import Facts, Release
 from torch_images.config.types import (
@@ -19,7 +18,6 @@ from torch_images.config.types import (
     Source,
     Tree,
 )
-from torch_images.errors import UsageError
 from torch_images.platforms import AMD64, ARM64
 
 CUDA = Cuda(
@@ -101,23 +99,9 @@ def test_pins_are_of_a_minor_version_or_of_one_release() -> None:
     assert plain.requirements("12.8", "2.13.0") == ()
 
 
-def test_architectures_that_a_release_lacks() -> None:
-    assert RELEASE.lacks(Capability(9, 0)) is None
-    assert RELEASE.lacks(Capability(9, 1)) is None
-    assert RELEASE.lacks(Capability(8, 0)) == "the wheel of torch 2.11.0 has code for 9.0 only"
-    assert Release(version="2.12.0").lacks(Capability(8, 0)) is None
-
-
 def test_what_is_excluded(config: Config) -> None:
-    image = {
-        "cuda": "13.0",
-        "torch": "2.11.0",
-        "arch": "9.0",
-        "source": "s",
-        "base": "b",
-        "variant": "v",
-        "platform": "p",
-    }
+    image = {"cuda": "13.0", "torch": "2.11.0", "arch": "9.0", "source": "s", "base": "b"}
+    image |= {"variant": "v", "platform": "p"}
     assert Exclude(reason="").matches(image)
     for axis, value in image.items():
         assert Exclude(reason="", **{axis: value}).matches(image)
@@ -133,32 +117,7 @@ def test_what_is_excluded(config: Config) -> None:
     )
     assert replace(config, excludes=rules[:1]).excluded(**image) is None
     assert replace(config, excludes=rules).excluded(**image) == "two"
-    # The first one of the file gives the reason, whichever axis it names.
-    swapped = (Exclude(reason="late", variant="v"), Exclude(reason="later", cuda="13.0"), *rules)
-    assert replace(config, excludes=swapped).excluded(**image) == "late"
-    assert replace(config, excludes=swapped[1:]).excluded(**image) == "later"
-    assert replace(config, excludes=rules[::-1]).excluded(**image) == "three"
-
-
-def test_an_image_by_its_parts(config: Config) -> None:
-    spec = choose(config, source="fork", cuda="12.8", arch="12.0;9.0,", variant="devel")
-    assert spec.id == "cu128-sm90_sm120-fork-bookworm-devel"
-    assert spec.arches == ("9.0", "12.0")
-    assert spec.source.torch
-    assert spec.torch == spec.source.torch.version
-    assert not spec.whole
-    plain = choose(config, platform="linux/amd64")
-    assert (plain.whole, plain.arch_name) == (True, "")
-    assert plain.torch == plain.cuda.torch[-1]
-    assert plain.platform == AMD64
-    # GPUs of 11.0 and 12.1 are in hosts with Arm processors only; CUDA 13 has dropped 7.0.
-    lost = ("7.0", "11.0", "12.1")
-    assert plain.arches == tuple(a for a in config.names("arch") if a not in lost)
-    arm = choose(config, platform="linux/arm64")
-    assert (arm.id, arm.arches) == (f"{plain.id}-arm64", config.names("arch")[2:])
-    assert plain.release.facts
-    assert plain.features == plain.release.facts.features
-    assert replace(plain, release=Release(version="2.99.0")).features == ()
+    assert replace(config, excludes=rules[::-1]).excluded(**image) == "three"  # the first one
 
 
 def test_where_a_removal_applies() -> None:
@@ -169,37 +128,3 @@ def test_where_a_removal_applies() -> None:
         assert everywhere.applies(cuda, platform, narrowed=False)
         here = (cuda, platform) == ("13.0", AMD64)
         assert some.applies(cuda, platform, narrowed=False) == here
-
-
-def test_features_of_a_source_that_is_compiled(config: Config) -> None:
-    spec = choose(config, source="fork", arch="9.0")
-    features = (
-        Feature(name="any"),
-        Feature(name="hopper", arch=Capability(9, 0)),
-        Feature(name="blackwell", arch=Capability(12, 0)),
-    )
-    assert replace(spec, source=replace(spec.source, features=features)).features == (
-        "any",
-        "hopper",
-    )
-
-
-@pytest.mark.parametrize(
-    ("axes", "nouns"),
-    [
-        ({"arch": ",;"}, ["no architecture in ',;'"]),
-        ({"arch": "12.0+PTX"}, ["'12.0+PTX'", "compute capability", "known: 7.0, 7.5"]),
-        ({"arch": "6.1"}, ["6.1", "7.5 to 12.1", "images.yaml", "known: 7.0, 7.5"]),
-        ({"arch": "7.0"}, ["CUDA 13.0", "7.5 to 12.1", "CUDA 12.8 can"]),
-        ({"cuda": "none"}, ["unknown cuda 'none'", "known: "]),
-        ({"source": "none"}, ["unknown source 'none'", "known: wheel, fork"]),
-        ({"base": "none"}, ["unknown base 'none'", "known: "]),
-        ({"variant": "none"}, ["unknown variant 'none'", "known: runtime"]),
-    ],
-)
-def test_a_refusal_names_the_value_and_what_is_known(
-    config: Config, axes: dict[str, str], nouns: list[str]
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        choose(config, **axes)
-    assert [noun for noun in nouns if noun not in str(caught.value)] == []

@@ -64,13 +64,6 @@ def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) ->
         assert found == [environ["PATH"], "1", "none"]
 
 
-def test_a_start_that_fails_leaves_the_shell_quiet(hook: Path) -> None:
-    """scp, rsync and editors break on a line that a shell prints."""
-    for fault in ("1 / 0", "raise SystemExit(3)", "def"):
-        (hook / "start.py").write_text(fault)
-        assert shown("bash", hook / "shell.sh", LOST)[1] == "0"
-
-
 @pytest.mark.parametrize("started", ["", "1"])
 def test_a_login_starts_once_more_only_if_it_lost_its_path(hook: Path, started: str) -> None:
     """An interactive one reads /etc/bash.bashrc first, and has started then."""
@@ -97,3 +90,10 @@ def test_a_shell_that_lost_the_images_variables_refuses_what_the_image_refuses(
     found = [sorted(value.split(",")) for value in done.stdout.split()]
     assert found == [sorted(value.split(",")) for _, value in sorted(refusals(lock).items())]
     assert done.stderr == ""
+
+
+def test_a_start_that_fails_leaves_the_shell_quiet(hook: Path) -> None:
+    """scp, rsync and editors break on a line that a shell prints."""
+    for fault in ("1 / 0", "raise SystemExit(3)", "def"):
+        (hook / "start.py").write_text(fault)
+        assert shown("bash", hook / "shell.sh", LOST)[1] == "0"

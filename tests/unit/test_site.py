@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import fewer
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -63,14 +62,6 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def few(config: Config) -> Config:
-    """Fewer images: those of one CUDA version and two releases of torch."""
-    one = fewer(config, cudas=("13.0",))
-    [cuda] = one.cudas
-    return replace(one, cudas=(replace(cuda, torch=("2.13.0", "2.14.1")),))
-
-
-@pytest.fixture(scope="module")
 def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with another ledger: of an image with a proof, and one that was tried."""
     folder = tmp_path_factory.mktemp("project")
@@ -101,11 +92,6 @@ def make(root: Path, project: Path) -> Callable[..., dict[str, bytes]]:
 @pytest.fixture(scope="module")
 def whole(config: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes]:
     return make(config)
-
-
-@pytest.fixture(scope="module")
-def plain(few: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes]:
-    return make(few)
 
 
 def test_the_list_has_each_image_and_words_that_a_search_finds(
@@ -164,20 +150,11 @@ def test_the_page_says_what_pick_says(
     assert page.text.count("docker run --rm --gpus all IMAGE") == 1
 
 
-def test_equal_inputs_give_equal_bytes(
-    few: Config, make: Callable[..., dict[str, bytes]], plain: dict[str, bytes]
-) -> None:
-    assert make(few) == plain
-    named = make(few, commit="c0ffee1")
-    assert "from commit c0ffee1 ." in Page(named["index.html"]).text
-    assert "from commit" not in Page(plain["index.html"]).text
-
-
-def test_any_text_stays_text(few: Config, make: Callable[..., dict[str, bytes]]) -> None:
-    variants = tuple(replace(v, description=HOSTILE) for v in few.variants)
-    first, *others = few.architectures
+def test_any_text_stays_text(config: Config, make: Callable[..., dict[str, bytes]]) -> None:
+    variants = tuple(replace(v, description=HOSTILE) for v in config.variants)
+    first, *others = config.architectures
     arches = (replace(first, gpus=(*first.gpus, HOSTILE)), *others)
-    hostile = replace(few, variants=variants, architectures=arches)
+    hostile = replace(config, variants=variants, architectures=arches)
     page = Page(make(hostile, commit=HOSTILE)["index.html"])
     assert "img" not in {tag for tag, _ in page.found}
     assert not page.values("onerror")
@@ -185,12 +162,7 @@ def test_any_text_stays_text(few: Config, make: Callable[..., dict[str, bytes]])
     assert page.values("src") == ["filter.js"]
 
 
-def test_the_state_of_an_image_is_that_of_the_ledger(plain: dict[str, bytes]) -> None:
-    cells = Page(plain["index.html"]).cells
-    assert "could not be built on 2026-11-23: no answer from <the> index" in " ".join(cells)
-
-
-def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path) -> None:
+def test_nothing_of_a_users_is_replaced(whole: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "site"
     first = write({"index.html": b"one", "gone.html": b"x"}, folder)
     assert first == folder
@@ -199,10 +171,10 @@ def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path)
     assert not (folder / "gone.html").exists()
     (folder / "mine").write_text("mine")
     with pytest.raises(UsageError, match="has mine, which this program did not write"):
-        write(plain, folder)
+        write(whole, folder)
     assert (folder / "index.html").read_bytes() == b"two"
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"has notes\.txt"):
-        write(plain, folder)
+        write(whole, folder)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import F130
 from tests.servers import closed_port, web_server
-from tests.unit.fakes import FakeRunner
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError
@@ -42,18 +40,6 @@ def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
     assert lock.compiled["triton"] == "3.7.1+git5d6048a"
 
 
-def test_the_plain_image_shares_the_libraries(config: Config, root: Path) -> None:
-    spec = choose(config, arch="12.0", torch=F130)
-    plain = image_lock(config, spec, root / "locks")
-    fork = choose(config, arch="12.0", source="fork")
-    ours = image_lock(config, fork, root / "locks")
-    kept = {w for w in plain.wheels.wheels if w.name not in ("torch", "triton")}
-    assert set(ours.wheels.wheels) == kept
-    assert ours.sources  # what their builds are told counts, too
-    told = replace(ours, sources=replace(ours.sources, build="b" * 64))
-    assert told.digest != ours.digest
-
-
 def git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -70,30 +56,6 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def tree(repository: Path, commit: str = "") -> LockedTree:
-    commit = commit or git(repository, "rev-parse", "HEAD")
-    return LockedTree(name="torch", version="1", repository=str(repository), commit=commit)
-
-
-def test_an_older_commit_by_name(repository: Path, tmp_path: Path) -> None:
-    first = git(repository, "rev-parse", "HEAD")
-    (repository / "file").write_text("later")
-    git(repository, "commit", "--quiet", "--all", "-m", "y")
-    assert checkout.parse(f"{repository}@{first[:8]}", Runner()) == (str(repository), first)
-    folder = checkout.check_out(
-        tree(repository, first), cache=tmp_path, network=Network(), run=Runner()
-    )
-    assert (folder / "file").read_text() == "outer"
-
-
-def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:
-    with pytest.raises(LockError, match=f"has no commit {'a' * 40}; correct it in images.yaml"):
-        checkout.check_out(
-            tree(repository, "a" * 40), cache=tmp_path, network=Network(), run=Runner()
-        )
-    assert not list((tmp_path / "sources").iterdir())
-
-
 def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
     wanted = LockedTree(
         name="torch", version="1", repository="https://github.com/x/y", commit="a" * 40
@@ -101,31 +63,6 @@ def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
     network = Network(source_mirror=f"http://127.0.0.1:{closed_port()}")
     with pytest.raises(NetworkError, match=r"could not be cloned: .*TORCH_IMAGES_SOURCE_MIRROR"):
         checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
-
-
-def test_triton_that_pins_its_llvm(tmp_path: Path) -> None:
-    """Newer trees name the hash; another file is refused."""
-    folder = tmp_path / "sources" / f"triton-{'b' * 40}" / "tree" / "cmake"
-    folder.mkdir(parents=True)
-    info = {"llvm_hash": "f" * 40, "build_number": 2, "sha256sum": {"ubuntu-x64": "0" * 64}}
-    (folder / "llvm-info.json").write_text(json.dumps(info))
-    (folder / "json-version.txt").write_text("v3.11.3\n")
-    (tmp_path / "sources" / f"torch-{'a' * 40}").mkdir()
-    lock = SourceLock(
-        name="source-fork",
-        date=DAY,
-        request=(),
-        trees=(
-            LockedTree(name="torch", version="1", repository="https://x/y", commit="a" * 40),
-            LockedTree(name="triton", version="1", repository="https://x/z", commit="b" * 40),
-        ),
-    )
-    name = f"llvm-{'f' * 8}-ubuntu-x64-2.tar.gz"
-    place = "/oaitriton.blob.core.windows.net/public/llvm-builds/"
-    with web_server({f"{place}{name}": b"another"}) as (url, _):
-        network = Network(source_mirror=url)
-        with pytest.raises(LockError, match="is not the file that Triton names: expected sha256:0"):
-            toolchain.prepare(lock, cache=tmp_path, network=network, run=FakeRunner())
 
 
 def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:

@@ -41,9 +41,8 @@ from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
-from torch_images.inside.times import EPOCH
 from torch_images.layers.make import write_layer
-from torch_images.layers.plan import layer_plans, plan_layers
+from torch_images.layers.plan import plan_layers
 from torch_images.oci.layout import write_layout
 
 NOTE = '{"driver":[535],"device":[2]}'  # of a compat library
@@ -107,28 +106,6 @@ def test_all_that_it_names_is_in_the_folder(
     given = {step.split()[1].partition("=")[0] for step in steps[:first]}
     asked = {step.split()[1] for step in steps[first:] if step.startswith("ARG ")}
     assert asked <= given
-
-
-@pytest.mark.parametrize("axes", IMAGES)
-def test_each_wheel_is_fetched_once_by_its_hash(
-    config: Config, root: Path, axes: dict[str, str]
-) -> None:
-    spec = choose(config, **axes)
-    context = rendered(config, root, spec)
-    plan = plan_of(config, root, spec)
-    plans = [p for group in layer_plans(config, spec, plan.lock).values() for p in group]
-    mounts = re.findall(r"source=(layers/\d+),target=/run/layer", context.dockerfile)
-    assert len(mounts) == len(plans)
-    lines: list[str] = []
-    for folder, made in zip(mounts, plans, strict=True):
-        facts = json.loads(text(context, f"{folder}/layer.json"))
-        assert facts["wheels"] == [wheel.filename for wheel in made.wheels]
-        wanted = [[[*r.files], [*r.code], [*r.symbols], [*r.lists]] for r in made.removals]
-        assert facts["removals"] == wanted
-        assert facts["arches"] == [*made.arches]
-        assert (facts["python"], facts["mtime"]) == (spec.base.python, EPOCH)
-        lines += text(context, f"{folder}/requirements.txt").splitlines()
-    assert sorted(lines) == sorted(wheel.line for wheel in plan.lock.wheels.wheels)
 
 
 # --- the folder on disk ---

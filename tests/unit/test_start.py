@@ -67,11 +67,6 @@ def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPat
     assert given == pytest.approx([0.38, 0.13])
 
 
-@pytest.mark.parametrize("asked", ["OFF", "On", "auto", ""])
-def test_a_mode_in_any_case(asked: str) -> None:
-    assert cuda_runtime.read_mode({"CUDA_COMPAT": asked}) == (asked.lower() or "auto", "")
-
-
 @pytest.mark.parametrize(
     ("mode", "driver", "node", "asks"),
     [

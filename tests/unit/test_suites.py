@@ -169,13 +169,6 @@ def test_on_gpus_modules_run_side_by_side(root: Path, tmp_path: Path) -> None:
     assert len(with_gpus) == len(machine.options) - 1  # the driver's files are not the image's
 
 
-@pytest.mark.parametrize("smi", [H100.replace("Default", "Exclusive_Process"), ""])
-def test_where_one_process_has_the_gpu_one_runs(root: Path, tmp_path: Path, smi: str) -> None:
-    machine = Machine(smi)
-    machine.examine(root, tmp_path, gpus=GPUS)
-    assert len(machine.commands) == 1
-
-
 DOCTOR = """torch-images: CUDA 13.0 uses the host's driver
 mode      CUDA_COMPAT=auto
 trial     in force: the library cannot be loaded (libcuda.so.1: cannot open shared object file)
@@ -236,13 +229,6 @@ def test_programs_run_in_a_container_of_their_own_without_gpus(
     with_gpus = len([o for o in machine.options if "shm_size" in o])
     assert (len(machine.commands) - 1, with_gpus) == without
     assert "programs/test_a/test_x" in {check.name for check in found.checks}
-
-
-def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: Path) -> None:
-    machine = Machine()
-    machine.examine(root, tmp_path, emulated=True)
-    for options in machine.options:
-        assert options["environment"] == {"QEMU_CPU": "max,sve-default-vector-length=16"}
 
 
 def test_a_partial_report_of_a_broken_pytest_is_no_report(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.build.compile_recipe import recipes
 from torch_images.build.render import render
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
@@ -17,8 +16,6 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import (
     ImageLock,
     image_lock,
-    parse_image_lock,
-    with_locked_trees,
 )
 
 REAL = Path(__file__).resolve().parents[1] / "real"
@@ -32,16 +29,6 @@ def real() -> tuple[Config, ImageSpec, ImageLock]:
     return config, spec, image_lock(config, spec, REAL / "locks")
 
 
-def test_the_published_triton_stays(real: tuple[Config, ImageSpec, ImageLock]) -> None:
-    _, spec, lock = real
-    assert spec.source.torch
-    assert lock.compiled.keys() == {"torch"}
-    assert "torch" not in lock.wheels.versions()
-    assert lock.triton == lock.wheels.versions()["triton"] == "3.2.0"
-    assert with_locked_trees(spec, lock) == spec
-    assert parse_image_lock(lock.texts()) == lock
-
-
 def test_one_stage_compiles(real: tuple[Config, ImageSpec, ImageLock], root: Path) -> None:
     config, spec, lock = real
     context = render(config, spec, lock, root)
@@ -50,15 +37,6 @@ def test_one_stage_compiles(real: tuple[Config, ImageSpec, ImageLock], root: Pat
     assert "COPY --from=compile-torch /wheels/torch/ /\n" in context.dockerfile
     told = [f.path for f in context.files if f.path.startswith("source/") and "json" in f.path]
     assert told == ["source/torch.json", "source/torch_images/inside/features.json"]
-
-
-def test_only_features_that_are_wanted_need_their_folders(
-    real: tuple[Config, ImageSpec, ImageLock],
-) -> None:
-    _, spec, lock = real
-    without = {feature.name: feature.needs for feature in spec.source.without if feature.needs}
-    assert without == {"fbgemm": "third_party/fbgemm"}
-    assert recipes(spec, lock)["torch"]["needs"] == {"kineto": "debian/kineto/libkineto"}
 
 
 def test_a_version_that_torch_does_not_require_is_locked_in_a_lock_of_its_own(

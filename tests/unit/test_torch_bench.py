@@ -34,26 +34,6 @@ def bench(root: Path) -> Bench:
     return run
 
 
-def test_select_may_be_repeated(bench: Bench) -> None:
-    chosen = bench("--list", "--select", "gemm/1024*", "--select", "attention memory/*")
-    assert chosen.stdout.splitlines() == [
-        "gemm/1024x1024/fp16",
-        "attention memory/B=16, H=96, S=4096, D=128, causal/fp16",
-    ]
-
-
-def test_a_glob_that_matches_nothing(bench: Bench) -> None:
-    done = bench("--select", "gem", gpu=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "torch-bench: no case matches 'gem'; --list names them\n"
-
-
-def test_without_a_gpu(bench: Bench) -> None:
-    done = bench()
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "torch-bench: torch sees no CUDA device; cuda-doctor says why\n"
-
-
 def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     done = bench("--select", "gemm/1*", "--output", str(path), gpu=True)
@@ -96,62 +76,3 @@ def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path:
         found = read(path)
         assert (found.figures, found.failed) == ((), ())
         assert [why for _, why in found.skipped] == [reason]
-
-
-def test_a_case_that_fails_does_not_stop_the_others(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    done = bench("--select", "*gemm/*1024*/fp16", "--output", str(path), gpu=True)
-    assert done.returncode == 0
-    found = read(path)
-    assert [figure.key for figure in found.figures] == ["gemm/1024x1024/fp16"]
-    assert found.failed == (("batched gemm/32x1024x1024/fp16", "CUDA out of memory."),)
-
-
-IN_CHILD = """
-import json
-from case import Ready, Skipped
-from child import in_child, packed, unpacked
-from measure import Timing
-
-def said(*words, **more):
-    try:
-        return in_child(*words, **more)
-    except (Skipped, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-
-ready = Ready(
-    timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
-)
-assert unpacked(json.loads(json.dumps(packed(ready)))) == ready
-assert said("probe:ready", {}) == ready
-print(said("probe:skip", {"A": "1", "B": None}, word="said"))
-print(said("probe:absent", {}))
-"""
-PROBE = """
-import os
-from case import Ready, Skipped
-from measure import Timing
-
-def ready():
-    return Ready(
-        timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
-    )
-
-def skip(word):
-    raise Skipped(f"{word} {os.environ.get('A')} {os.environ.get('B')}")
-"""
-
-
-def test_a_child_gives_back_what_it_found(root: Path, tmp_path: Path) -> None:
-    """Also why it skips, in its own environment, and how it failed."""
-    (tmp_path / "probe.py").write_text(PROBE)
-    places = (root / "scripts/bench", root / "tests/fixtures/bench", tmp_path)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "B": "parent"}
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, "-c", IN_CHILD]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    skipped, failed = done.stdout.splitlines()
-    assert skipped == "Skipped: said 1 None"
-    assert failed.startswith("RuntimeError: in a child: AttributeError: ")
-    assert failed.endswith("no attribute 'absent'")

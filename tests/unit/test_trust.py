@@ -34,18 +34,6 @@ def after(words: list[str], option: str) -> str:
     return words[words.index(option) + 1]
 
 
-def project(config: Config) -> str:
-    """Owner and name of the repository, from the homepage."""
-    return config.homepage.removeprefix("https://github.com/")
-
-
-def test_the_commands_name_what_is_pushed(config: Config, commands: dict[str, list[str]]) -> None:
-    names = {f"{config.registry}/{config.owner}/{cuda.repository}" for cuda in config.cudas}
-    assert commands["cosign"][2].rpartition(":")[0] in names
-    oci = next(word for word in commands["gh"] if word.startswith("oci://"))
-    assert oci.removeprefix("oci://") == commands["cosign"][2]
-
-
 def identity(config: Config, ref: str, workflow: str = WORKFLOW) -> str:
     """What GitHub writes into the certificate of a workflow that it runs on a ref."""
     return f"{config.homepage}/{workflow}@{ref}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases import T130
+from tests.unit.conftest import T130
 from tests.unit.fakes import invoke
 from torch_images.cli.build_tasks import Build, Wheels
 from torch_images.cli.collection import VERBS

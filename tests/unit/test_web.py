@@ -20,7 +20,6 @@ from unittest import mock
 import pytest
 import requests
 
-from tests.servers import web_server
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import apt, download, resolve, tools
 from torch_images.fetch.packageindex import PackageIndex
@@ -163,14 +162,6 @@ def test_an_endless_file_without_a_size_stops(
     must_stop(get, tmp_path, NetworkError, r"a file of 127.0.0.1 has more than 1 MB")
 
 
-def test_a_file_of_unknown_size_comes_whole(tmp_path: Path) -> None:
-    wheel = dataclasses.replace(WHEEL, size=0)
-    with web_server({"/x.whl": DATA}) as (url, _):
-        assert download.fetch_url(f"{url}/x.whl", tmp_path / "x", wheel, Network())
-        assert download.fetch_url(f"{url}/x.whl", tmp_path / "y", WHEEL, Network())
-    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes() == DATA
-
-
 GZIP = ("Content-Encoding", "gzip")  # which the body is not
 
 
@@ -197,14 +188,6 @@ def test_an_endless_page_stops(
         with contextlib.suppress(TorchImagesError):
             get(url, tmp_path, Network())
         assert server.sent < MOST
-
-
-def test_a_page_may_have_its_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "PAGE", 1000)
-    with web_server({"/redistrib.json": DATA, "/more": DATA + b"x"}) as (url, _):
-        assert download.read(f"{url}/redistrib.json", Network()) == DATA
-        with pytest.raises(NetworkError, match=r"a page of 127\.0\.0\.1 has more than 0 MB"):
-            download.read(f"{url}/more", Network())
 
 
 @pytest.mark.parametrize("get", FILES)

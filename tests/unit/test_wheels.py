@@ -10,8 +10,7 @@ from torch_images.errors import CommandError, LockError, NetworkError, TorchImag
 from torch_images.fetch.resolve import Requirements, resolve, select
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import uv_platform
-from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
+from torch_images.platforms import AMD64, ARM64, Platform
 
 
 def chosen(files: tuple[str, ...], platform: Platform) -> str:
@@ -42,13 +41,6 @@ def test_the_best_wheel_is_taken(files: tuple[str, ...], amd: int | None, arm: i
                     chosen(given, platform)
             else:
                 assert chosen(given, platform) == files[place]
-
-
-def test_uv_resolves_for_the_oldest_glibc() -> None:
-    assert [uv_platform(p) for p in PLATFORMS] == [
-        "x86_64-manylinux_2_36",
-        "aarch64-manylinux_2_36",
-    ]
 
 
 class Failing(Runner):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 import zipfile
@@ -57,18 +56,6 @@ def test_a_damaged_member_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with WheelZip(path) as wheel, pytest.raises(zipfile.BadZipFile, match="member0 is damaged"):
         wheel.read("member0")
-
-
-def test_a_member_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
-    path = written(tmp_path / "w.whl", bytes(1000))
-    with WheelZip(path) as wheel:
-        [info] = wheel.infolist()
-        info.file_size = 2000
-        with pytest.raises(zipfile.BadZipFile, match="member0 ends too early"):
-            wheel.read(info)
-        info.header_offset = io.SEEK_END + path.stat().st_size
-        with pytest.raises(zipfile.BadZipFile, match="member0 has no header"):
-            wheel.open(info)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
