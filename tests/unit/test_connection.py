@@ -169,8 +169,6 @@ def test_no_engine_is_started_in_place_of_another(root: Path, config: Path) -> N
 
 def test_a_password_is_not_repeated() -> None:
     host = "http://me:secret@[::1"
-    with pytest.raises(
-        EngineError, match=r"^DOCKER_HOST names no engine; give an address"
-    ) as caught:
+    with pytest.raises(EngineError, match=r"names no engine: parse .* DOCKER_HOST") as caught:
         current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})
     assert "secret" not in str(caught.value)
