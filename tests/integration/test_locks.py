@@ -97,8 +97,7 @@ def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, st
     names = [deb.name for deb in read(DebLock, folder / "base-trixie.json").debs]
     done = invoke("lock", "--select", "base-trixie", env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"base-trixie: {len(names)} packages, ")
-    assert done.stdout.endswith(" unchanged\n")
+    assert done.stdout == "base-trixie: unchanged\n"
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
     done = invoke("lock", "--check", "--select", "base-trixie", "--json", env=env)
     assert done.returncode == 0, done.stderr
