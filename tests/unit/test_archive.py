@@ -65,12 +65,9 @@ Serve = Callable[[Mapping[str, bytes]], Site]
 
 
 def get(folder: Path, *mirrors: str, snapshot: str = "", lock: DebLock = LOCK) -> dict[str, bytes]:
-    """Fetch; the content by name, "vanished" for what nobody has."""
-    found = fetch(lock, folder, mirrors=lambda: mirrors, snapshot=snapshot, network=Network())
-    return {
-        **{deb.name: path.read_bytes() for deb, path in found.files.items()},
-        **{deb.name: b"vanished" for deb in found.vanished},
-    }
+    """The content of fetched packages by name."""
+    files = fetch(lock, folder, mirrors=mirrors, snapshot=snapshot, network=Network())
+    return {deb.name: path.read_bytes() for deb, path in files.items()}
 
 
 def test_comes_from_the_mirror_once(serve: Serve, tmp_path: Path) -> None:
@@ -88,19 +85,14 @@ def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: P
     assert len([path for path in site.asked if path.startswith("/archive")]) == 1
 
 
-def test_fetch_reports_a_silent_snapshot_archive(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_refuses_a_vanished_package_unless_an_archive_is_silent(
+    serve: Serve, tmp_path: Path
+) -> None:
     mirror = f"{serve(dict(list(POOL.items())[:1])).url}/debian"
     silent, gone = f"http://127.0.0.1:{closed_port()}/archive", f"{serve({}).url}/archive"
-    for snapshot, told in ((silent, True), (gone, False), ("", False)):
-        found = fetch(
-            LOCK,
-            tmp_path / snapshot.replace("/", "-"),
-            mirrors=lambda: (mirror,),
-            snapshot=snapshot,
-            network=Network(),
-        )
-        assert found.vanished == LOCK.debs[1:]
-        assert bool(found.silent) == told
+    for snapshot, error in ((silent, NetworkError), (gone, LockError), ("", LockError)):
+        with pytest.raises(error, match=r"has b 1\+x"):
+            get(tmp_path / snapshot.replace("/", "-"), mirror, snapshot=snapshot)
 
 
 def test_silence_is_not_absence(tmp_path: Path) -> None:

@@ -19,10 +19,19 @@ from tests.unit.test_facts import torch
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.edit import with_releases
 from torch_images.config.types import Config
-from torch_images.fetch.newer import extras_behind, held_back, newer, newer_torch
+from torch_images.fetch.newer import (
+    Plan,
+    extras_behind,
+    held_back,
+    kept,
+    newer,
+    newer_torch,
+    own_releases,
+    plan,
+    review,
+)
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
-from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 

@@ -28,7 +28,6 @@ from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.files import dumps
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock
-from torch_images.platforms import AMD64, Platform
 
 
 def check(item: LockRequest, folder: Path, resolver: Resolver) -> tuple[Finding, ...]:
@@ -53,9 +52,7 @@ class Sources(Resolver):
     latest: DebLock
     mirror: str = ""
 
-    def resolve(
-        self, name: str, base: Base, date: datetime.date, *, platform: Platform = AMD64
-    ) -> DebLock:
+    def resolve(self, item: BaseRequest) -> DebLock:
         return self.latest
 
     def roots(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers import closed_port, web_server
 from torch_images.config.choose import choose
+from torch_images.config.lock_requests import ToolkitRequest
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import checkout, toolchain
@@ -75,14 +76,9 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
         network = Network(source_mirror=url)
 
         def resolve(**changes: object) -> SourceLock:
-            return toolchain.resolve_toolkit(
-                "toolkit-cu128",
-                (),
-                replace(cuda, **changes),  # type: ignore[arg-type]
-                root=root,
-                network=network,
-                date=DAY,
-            )
+            changed = replace(cuda, **changes)  # type: ignore[arg-type]
+            item = ToolkitRequest(name="toolkit-cu128", request=(), cuda=changed, archives=root)
+            return toolchain.resolve_toolkit(item, network)
 
         found = resolve()
         assert [a.name for a in found.archives] == sorted(cuda.archives)

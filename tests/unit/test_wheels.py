@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
-from torch_images.fetch.resolve import Requirements, resolve, select
+from torch_images.fetch.resolve import resolve, select
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.platforms import AMD64, ARM64, Platform
@@ -61,7 +60,7 @@ class Failing(Runner):
 def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
     with pytest.raises(kind) as caught:
         resolve(
-            Requirements(name="x", words=("a",), python="3.11", date=datetime.date(2026, 1, 1)),
+            WheelRequest(name="x", request=("a",), python="3.11"),
             network=Network(),
             run=Failing(output),
         )

@@ -41,21 +41,14 @@ def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> 
     Raises NetworkError if it cannot be fetched, LockError if no mirror has the locked file.
     """
     [deb] = lock.debs
+    mirrors = (network.compat_mirror or compat.repository(lock.platform),)
     try:
-        fetched = fetch(
-            lock,
-            cache / Part.DEBS,
-            mirrors=lambda: (network.compat_mirror or compat.repository(lock.platform),),
-            snapshot="",
-            network=network,
-        )
-    except NetworkError as error:
-        raise NetworkError(
+        debs = fetch(lock, cache / Part.DEBS, mirrors=mirrors, snapshot="", network=network)
+    except (NetworkError, LockError) as error:
+        raise type(error)(
             f"{deb.name} {deb.version} cannot be fetched: {error.message}", _WAYS
         ) from None
-    if fetched.vanished:
-        raise LockError(f"locks/{lock.name}.json: no mirror has {deb.name} {deb.version}", _WAYS)
-    return _ready(lock, fetched.files[deb], cache)
+    return _ready(lock, debs[deb], cache)
 
 
 def read_note(libcuda: Path) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import zipfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -16,6 +14,7 @@ from torch_images.config.lock_requests import FactsRequest
 from torch_images.config.release import Facts
 from torch_images.errors import LockError
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.tools import today
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.inside.features import FEATURES, shows
@@ -33,11 +32,10 @@ def find_facts(
     *,
     network: Network,
     cache: Path,
-    date: dt.date,
 ) -> FactsLock:
     """The facts for a request; `plain` is the lock of its release's wheels.
 
-    Returns `current`, with the new date, if it is of the same wheel, which is else downloaded.
+    Returns `current` if it is of the same wheel, which is else downloaded.
     Raises NetworkError, DiskError, and LockError for an unreadable wheel.
     """
     wheel = next((w for w in plain.wheels if w.name == "torch"), None)
@@ -49,7 +47,7 @@ def find_facts(
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
     if current and current.sha256 == wheel.sha256:
-        return replace(current, date=date)
+        return current
     cache.mkdir(parents=True, exist_ok=True)
     with PackageIndex(network) as index, scratch(cache, ".facts-") as room:
         folder = room / "torch"
@@ -65,7 +63,7 @@ def find_facts(
             lacks=_lacks(code),
             single=single,
         )
-    return FactsLock(name=item.name, date=date, sha256=wheel.sha256, facts=facts)
+    return FactsLock(name=item.name, date=today(), sha256=wheel.sha256, facts=facts)
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

@@ -65,7 +65,6 @@ class DebLock(Section):
         end of its repository's URL, such as "ubuntu2404/x86_64".
     `request`: the names of the requested packages, sorted.
     `debs`: the requested packages and all their dependencies, sorted by name.
-    `unlocked`: whether a build resolved this lock itself.
     `platform`: the platform of the packages.
     `note`: for people, such as that a hash was entered by hand.
     """
@@ -73,7 +72,6 @@ class DebLock(Section):
     name: str
     date: dt.date
     system: str = ""
-    unlocked: bool = False
     platform: HostPlatform = AMD64
     note: str = ""
     request: tuple[Word, ...]
@@ -121,15 +119,3 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
                 )
             )
     return tuple(sorted(debs))
-
-
-def changes(old: DebLock, new: DebLock) -> tuple[str, ...]:
-    """A line for each package that differs between two locks of a base, such as "tini 1 -> 2"."""
-    before, after = old.versions(), new.versions()
-    hashes = {deb.name: deb.sha256 for deb in old.debs}
-    lines = [f"{name} {before[name]} removed" for name in sorted(before.keys() - after.keys())]
-    lines += [f"{name} {after[name]} added" for name in sorted(after.keys() - before.keys())]
-    for deb in new.debs:
-        if deb.name in before and deb.sha256 != hashes[deb.name]:
-            lines.append(f"{deb.name} {before[deb.name]} -> {deb.version}")
-    return tuple(lines)

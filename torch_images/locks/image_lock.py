@@ -29,7 +29,7 @@ from torch_images.config.lock_requests import (
 )
 from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
-from torch_images.locks import complete, requested
+from torch_images.locks import requested
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.facts import FactsLock, check_facts
 from torch_images.locks.files import dumps, parse
@@ -99,8 +99,8 @@ class ImageLock:
 
     @property
     def unlocked(self) -> bool:
-        """Whether a build had to resolve part of it itself."""
-        return any(getattr(lock, "unlocked", False) for lock in self.all)
+        """Whether it has a user's own tree in place of a locked one."""
+        return bool(self.sources and self.sources.unlocked)
 
     @property
     def compat_version(self) -> str:
@@ -175,7 +175,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"correct python of base {spec.base.name}",
         )
     wheels = requested.wheels(wheel_input(config, spec), folder)
-    complete.check_runtime(wheels, spec.cuda.version)
+    requested.check_runtime(wheels, spec.cuda.version)
     # Before the variant's wheels: the facts say which of them fit torch.
     torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
     check_facts(facts_input(config, spec), folder, torch)
@@ -286,7 +286,7 @@ def _beyond(
     if wider[0]:
         more_wheels = requested.wheels(wider[0], folder)
         if wider[0].within:
-            complete.same_versions(more_wheels, wheels, wider[0].replaces)
+            requested.same_versions(more_wheels, wheels, wider[0].replaces)
         ours = {name for name in wheels.versions() if name not in wider[0].replaces}
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))

@@ -67,7 +67,7 @@ class SourceLock(Section):
     `request`: the requested inputs, such as "torch@<commit>" or "cuda_nvcc".
     `trees`: the source trees, sorted by name; () in the lock of a compiler.
     `archives`: the other files needed, sorted by name.
-    `unlocked`: whether a build resolved part of it itself, or a user gave an own tree.
+    `unlocked`: whether a user gave an own tree.
     `build`: in the lock of an image, `Source.build`: the SHA-256 of the build options in
         images.yaml. "" in locks/.
     """
