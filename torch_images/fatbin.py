@@ -47,7 +47,7 @@ class PruneError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Code for one target: its architecture as a number such as 90, and the bytes, with the header.
+    """Code for one target: its architecture as a number, e.g. 90, and the bytes, with the header.
 
     `ptx`: whether a driver still has to compile it; `specific`: whether it is for a target such as
     sm_90a.
@@ -197,13 +197,9 @@ def _read(data: memoryview) -> _File:
     texts = bytes(data[raw[names][4] : raw[names][4] + raw[names][5]]) if raw else b""
     sections = tuple(
         _Section(
-            name=texts[r[0] : texts.index(b"\0", r[0], r[0] + _LONGEST_NAME)].decode(),
-            at=shoff + 64 * n,
-            type=r[1],
-            flags=r[2],
-            addr=r[3],
-            offset=r[4],
-            size=r[5],
+            texts[r[0] : texts.index(b"\0", r[0], r[0] + _LONGEST_NAME)].decode(),
+            shoff + 64 * n,
+            *r[1:6],
         )
         for n, r in enumerate(raw)
     )

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from tests.integration.standins import copy_project, replace, take_facts
 from tests.integration.support import ROOT
+from tests.loopback import serving
 from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import source_input, tools_inputs
-from torch_images.host.loopback import serving
 from torch_images.locks.facts import with_facts
 from torch_images.locks.files import dumps, read
 from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees

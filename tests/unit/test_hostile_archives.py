@@ -17,6 +17,7 @@ from torch_images.errors import BuildError, LockError
 from torch_images.fetch.bootstrap import repository
 from torch_images.fetch.compat import read_note
 from torch_images.layers.make import write_layer
+from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debfile import files
 from torch_images.locks.debs import LockedDeb
 
@@ -25,7 +26,7 @@ INFO = "a-1.dist-info"
 
 def packed(path: Path) -> bool:
     """Make a layer of one wheel; True."""
-    write_layer([path], io.BytesIO(), python="3.11")
+    write_layer(LayerPlan(title="x", wheels=(), python="3.11"), [path], io.BytesIO())
     return True
 
 

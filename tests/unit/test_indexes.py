@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.loopback import serving
 from tests.servers import web_server
 from tests.wheels import StandIn, make_wheel
 from torch_images.config.choose import choose
@@ -27,7 +28,6 @@ from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import resolve, write_pages
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.files import dumps, parse

@@ -21,14 +21,13 @@ from torch_images.config.edit import with_releases
 from torch_images.config.types import Config
 from torch_images.fetch.newer import (
     Plan,
+    excluded_packages,
     extras_behind,
-    held_back,
     kept,
     newer,
     newer_torch,
     own_releases,
     plan,
-    review,
 )
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
@@ -79,7 +78,7 @@ def test_what_images_yaml_holds_back(config: Config) -> None:
         nanobind=["99"],
     )
     with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
-        found = {finding.name: finding for finding in held_back(config, index)}
+        found = {finding.name: finding for finding in excluded_packages(config, index)}
     assert found.keys() == {"nvidia-cutlass", "cmake"}
     assert found["cmake"] == Finding(
         "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
@@ -155,17 +154,12 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
     )
     assert plans[0].sentence == "CUDA 12.8: adds torch 2.99.0; drops torch 2.10.0, its tags stay"
     assert notes == (
-        "torch 3.0.0 is for CUDA 14.0, which images.yaml lacks",
-        "torch 3.1.0 is not available: no wheel",
+        "torch 2.99.0: images.yaml pins no vision, vllm for it",
+        "torch 2.14.9: images.yaml pins no vllm for it",
+        "torch 3.0.0 is for no CUDA here: 14.0",
+        "torch 3.1.0 is for no CUDA here: no wheel",
     )
     assert plan(config, {}) == ((), ())
-
-
-def test_review_of_a_release_names_the_extras_without_pins(config: Config) -> None:
-    added = Plan(cuda="13.0", releases=("2.99.0",), added=("2.99.0",), dropped=())
-    lines = list(review(config, (added,)))
-    assert lines[0] == added.sentence
-    assert "no pins of vision, vllm" in lines[1]
 
 
 def changed(before: str, after: str) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.loopback import serving
 from tests.unit.fakes import invoke
 from torch_images.cli import verb
 from torch_images.config.lock_requests import BaseRequest, WheelRequest
@@ -25,7 +26,6 @@ from torch_images.fetch.apt import Resolver, without_users
 from torch_images.fetch.checkout import check_out
 from torch_images.fetch.resolve import resolve as resolve_wheels
 from torch_images.host.git import environment
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network, split_user
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedTree

@@ -221,5 +221,5 @@ def test_only_what_cannot_be_had_is_an_error() -> None:
         LockError, match=r"available: a 1 vanished \(w\); run `invoke lock --select w`"
     ):
         require([finding("unchanged"), finding("vanished")])
-    with pytest.raises(LockError, match=r"a 1 altered \(w\).* and 2 more; run"):
+    with pytest.raises(LockError, match=r"a 1 altered \(w\).*; run"):
         require([finding("altered")] * 7)

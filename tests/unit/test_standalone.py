@@ -247,7 +247,7 @@ def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     blob = io.BytesIO()
     path = wheels / made.locked.filename
-    write_layer([path], blob, python="3.11", removals=removals, arches=[90])
+    write_layer(plan, [path], blob)
     plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         expected = sorted(

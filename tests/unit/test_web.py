@@ -20,12 +20,12 @@ from unittest import mock
 import pytest
 import requests
 
+from tests.loopback import serving
 from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import download, resolve, tools
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host import web
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.debs import DebLock, LockedDeb
@@ -123,7 +123,7 @@ def page_of_index(url: str, _folder: Path, network: Network) -> object:
 
 
 def size_of_file(url: str, _folder: Path, network: Network) -> object:
-    return resolve._size(f"{url}/x.whl", network)
+    return download.size(f"{url}/x.whl", network)
 
 
 Get = Callable[[str, Path, Network], object]

@@ -13,7 +13,6 @@ from torch_images.build.plan import LockedImage
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input
 from torch_images.config.types import Base
-from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.fetch.compat import ReadyCompat
@@ -141,8 +140,6 @@ class Preparer:
         return prepare_compat(compat, lock, cache=self._cache, network=self._network)
 
     def _sources(self, lock: SourceLock) -> ReadySources:
-        if self._options.locked and lock.unlocked:
-            raise LockError("--torch-source names a tree that locks/ lacks", "leave --locked out")
         run = self._job.run
         return prepare_sources(lock, cache=self._cache, network=self._network, run=run)
 

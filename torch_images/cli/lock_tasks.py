@@ -94,7 +94,6 @@ def _write(
     from torch_images.config import edit
     from torch_images.config.load import load_config
     from torch_images.config.lock_selection import inputs
-    from torch_images.fetch.newer import review
     from torch_images.host.scratch import scratch
     from torch_images.locks.draft import draft
     from torch_images.locks.facts import with_facts
@@ -126,7 +125,7 @@ def _write(
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
-    if decide := [*review(after, plans), *notes]:
+    if decide := [*(one.sentence for one in plans), *notes]:
         lines += ["", "To review:", *(f"- {line}" for line in decide)]
     return verb.Result(text="\n".join(lines))
 
@@ -250,7 +249,6 @@ def _upgrade(options: Lock) -> verb.Result:
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     """Changes to the releases of torch, and notes, from the main index as it is today."""
-    from torch_images.config.choose import choose
     from torch_images.fetch.newer import find_cudas, newer_torch, plan
     from torch_images.fetch.packageindex import PackageIndex
     from torch_images.host.runner import Runner
@@ -258,8 +256,7 @@ def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     network = verb.workspace().network
     with PackageIndex(network) as index:
         releases = newer_torch(config, index)
-    python = choose(config).base.python
-    return plan(config, find_cudas(releases, python, network=network, run=Runner()))
+    return plan(config, find_cudas(config, releases, network=network, run=Runner()))
 
 
 def _names(cuda: str, torch: str) -> str:

@@ -190,7 +190,6 @@ class Building(Options):
         default="auto",
         parse=one_of("auto", "plain", "tty"),
     )
-    locked: bool = flag("refuse a tree that locks/ lacks, as --torch-source names")
     skip_disk_check: bool = flag("build even if the disk looks too small")
 
     @property

@@ -141,7 +141,7 @@ class Resolver:
         return _lock(item, system, debs)
 
     def roots(self) -> tuple[str, ...]:
-        """The root URLs of the archives that have the packages of bases, such as ".../debian"."""
+        """The root URLs of the archives that have the packages of bases, e.g. ".../debian"."""
         return tuple(dict.fromkeys(map(_address, self.mirrors))) or ARCHIVES
 
     def _mmdebstrap(
@@ -155,7 +155,7 @@ class Resolver:
     ) -> str:
         """What scripts/print-packages prints: what apt would install for some packages of a suite.
 
-        `what` is the subject of errors, such as "base bookworm". `archives` replace the default
+        `what` is the subject of errors, e.g. "base bookworm". `archives` replace the default
         mirrors.
         """
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
@@ -248,7 +248,7 @@ def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
     """The error for the user, from the output of a failed apt or mmdebstrap.
 
-    `what` is the product, such as "base bookworm"; `suite` the suite that it asked for.
+    `what` is the product, e.g. "base bookworm"; `suite` the suite that it asked for.
     """
     if problem := diagnose(_PROBLEMS, error.output, what=what, suite=suite):
         return problem

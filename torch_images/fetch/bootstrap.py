@@ -7,23 +7,21 @@ its final name only when it is complete.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
-import http.server
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from torch_images.config.types import Base
 from torch_images.errors import CommandError
 from torch_images.fetch.apt import ARCHIVES, Resolver, confined, explain, tree_room
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, filling, used
-from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
@@ -125,7 +123,7 @@ class BaseMaker:
 
 
 def dpkg_options(root: Path) -> tuple[str, ...]:
-    """The options of dpkg that leave documentation out, such as "path-exclude=/usr/share/doc/*".
+    """The options of dpkg that leave documentation out, e.g. "path-exclude=/usr/share/doc/*".
 
     They are from scripts/image/build/documentation.dpkg below the project's folder `root`, which
     install-packages reads in a build. Their order matters: the last one that matches a path wins.
@@ -166,7 +164,7 @@ def apt_sources(suite: str) -> tuple[str, ...]:
 
 
 def kept(path: str) -> bool:
-    """Whether a path of the bootstrapped tree, such as "etc/passwd", belongs in the image."""
+    """Whether a path of the bootstrapped tree, e.g. "etc/passwd", belongs in the image."""
     return not _DROPPED.fullmatch(path)
 
 
@@ -211,16 +209,20 @@ def _bootstrap(
     options: Sequence[str],
 ) -> None:
     """Bootstrap a base into an OCI layout. Raises BuildError, or DiskError."""
-    with (
-        tree_room(run) as temporary,
-        _served(repository(base.suite, debs, lock.platform), debs) as url,
-    ):
-        tar, layer = temporary / "tree.tar", layout.parent / "layer"
-        env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
-        env |= {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
+    with tree_room(run) as temporary:
+        tar, layer, archive = temporary / "tree.tar", layout.parent / "layer", temporary / "archive"
+        env = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
         old_mask = os.umask(0o022)
         try:
-            run.run(confined(command(base, lock, tar, url, options), run), env=env)
+            # A copy: a rootless bootstrap runs as another user, who cannot enter the cache.
+            for name, data in repository(base.suite, debs, lock.platform).items():
+                (archive / name).parent.mkdir(parents=True, exist_ok=True)
+                (archive / name).write_bytes(data)
+            (archive / "pool").mkdir()
+            for deb, path in debs.items():
+                shutil.copyfile(path, archive / "pool" / f"{deb.sha256}.deb")
+            address = f"copy://{quote(str(archive))}"
+            run.run(confined(command(base, lock, tar, address, options), run), env=env)
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)
         except CommandError as error:
@@ -229,30 +231,3 @@ def _bootstrap(
             os.umask(old_mask)
         history = f"mmdebstrap --variant=minbase {base.suite}"
         oci.write_layout(layout, layer, history=history, env=_ENV, platform=lock.platform)
-
-
-@contextlib.contextmanager
-def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Iterator[str]:
-    """Serve a repository on loopback; yields its URL.
-
-    A rootless bootstrap runs as another user, who cannot read our files, but can use HTTP.
-    """
-    files = {f"/pool/{deb.sha256}.deb": path for deb, path in debs.items()}
-    texts = {f"/{path}": data for path, data in indexes.items()}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            path = files.get(self.path)
-            data = path.read_bytes() if path else texts.get(self.path)
-            self.send_response(404 if data is None else 200)
-            self.send_header("Content-Length", str(len(data or b"")))
-            self.end_headers()
-            self.wfile.write(data or b"")
-
-        def log_message(self, *_: object) -> None:
-            """Keep apt's requests out of the output."""
-
-    with serving(Handler) as url:
-        yield url

@@ -157,10 +157,10 @@ def available(
     """
     source, present = _Source(network, mirrors, snapshot, lock.snapshot), set()
     for deb in debs:
-        answers = [source.status(url) for url in source.urls(deb)]
-        if requests.codes.ok in answers:
+        statuses = [source.status(url) for url in source.urls(deb)]
+        if requests.codes.ok in statuses:
             present.add(deb)
-        elif None in answers:
+        elif None in statuses:
             raise _unsettled([deb], source.problem)
     return present
 

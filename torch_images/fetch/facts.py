@@ -58,7 +58,7 @@ def find_facts(
             torch=Version(wheel.version).public,
             python=item.python,
             arches=code[_MAIN],
-            features=_features(folder),
+            features=tuple(name for name in sorted(FEATURES) if shows(folder, name)),
             platform=item.platform.name,
             lacks=_lacks(code),
             single=single,
@@ -113,13 +113,8 @@ def _lacks(
     For CUDA 13, libtorch_cuda_linalg.so has MAGMA's code for 8.0 and newer, the main library also
     for 7.5.
     """
-    lacks = []
-    for library, has in code.items():
-        if unserved := tuple(a for a in code[_MAIN] if not any(a.runs(c) for c in has)):
-            lacks.append((library, unserved))
-    return tuple(lacks)
-
-
-def _features(folder: Path) -> tuple[str, ...]:
-    """The features of torch's libraries, by the same evidence as the gate of compiled wheels."""
-    return tuple(name for name in sorted(FEATURES) if shows(folder, name))
+    unserved = {
+        library: tuple(a for a in code[_MAIN] if not any(a.runs(c) for c in has))
+        for library, has in code.items()
+    }
+    return tuple((library, arches) for library, arches in unserved.items() if arches)

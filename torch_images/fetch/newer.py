@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
@@ -58,7 +58,7 @@ def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
         for release in newer_torch(config, index):
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
-        yield from held_back(config, index)
+        yield from excluded_packages(config, index)
         yield from extras_behind(config, index, network, run)
     for cuda in config.cudas:
         if cuda.release:
@@ -80,7 +80,7 @@ def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
     )
 
 
-def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
+def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
     """Packages whose newest release a requirement of images.yaml excludes.
 
     Raises NetworkError.
@@ -171,13 +171,13 @@ def _finals(index: PackageIndex, name: str) -> list[Version]:
 
 
 def find_cudas(
-    releases: Iterable[str], python: str, *, network: Network, run: Runner
+    config: Config, releases: Iterable[str], *, network: Network, run: Runner
 ) -> dict[str, str]:
-    """The CUDA version of each release of torch in the main index, for a version of Python.
+    """The CUDA version of each release of torch in the main index, for the default Python.
 
     A release that cannot be resolved has the reason instead of a version. Raises NetworkError.
     """
-    cudas = {}
+    cudas, python = {}, choose(config).base.python
     for torch in releases:
         item = WheelRequest(name=f"torch-{torch}", request=(f"torch=={torch}",), python=python)
         try:
@@ -188,29 +188,23 @@ def find_cudas(
 
 
 def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
-    """The change to each CUDA version, and a line for each new release without a place.
+    """The change to each CUDA version, and notes for a reviewer.
 
     `cudas` has the CUDA version of each new release, see `find_cudas`. Pure.
     """
-    plans = []
+    plans, notes = [], []
     for cuda in config.cudas:
-        added = tuple(torch for torch, version in cudas.items() if version == cuda.version)
-        if not added:
-            continue
         before = own_releases(cuda)
-        after = kept(config, cuda, (*before, *added))
-        new = tuple(torch for torch in after if torch not in before)
-        gone = tuple(torch for torch in before if torch not in after)
-        if new:
-            plans.append(Plan(cuda=cuda.version, releases=after, added=new, dropped=gone))
+        after = kept(config, cuda, (*before, *(t for t, v in cudas.items() if v == cuda.version)))
+        if added := tuple(torch for torch in after if torch not in before):
+            gone = tuple(torch for torch in before if torch not in after)
+            plans.append(Plan(cuda=cuda.version, releases=after, added=added, dropped=gone))
+        for torch in added:
+            lacking = [x.name for x in config.extras if x.pins and x.pinned(torch) is None]
+            if lacking:
+                notes.append(f"torch {torch}: images.yaml pins no {', '.join(lacking)} for it")
     known = {cuda.version for cuda in config.cudas}
-    notes = (
-        f"torch {torch} is for CUDA {version}, which images.yaml lacks"
-        if version.replace(".", "").isdigit()
-        else f"torch {torch} is not available: {version}"
-        for torch, version in cudas.items()
-        if version not in known
-    )
+    notes += [f"torch {t} is for no CUDA here: {v}" for t, v in cudas.items() if v not in known]
     return tuple(plans), tuple(notes)
 
 
@@ -233,13 +227,3 @@ def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]
     }
     stay = {*list(newest.values())[-config.keep :], *(needed & set(releases))}
     return tuple(sorted(stay, key=Version))
-
-
-def review(after: Config, plans: Sequence[Plan]) -> Iterator[str]:
-    """What a reviewer must look at, a line each. Pure."""
-    for one in plans:
-        yield one.sentence
-        for torch in one.added:
-            lacking = [x.name for x in after.extras if x.pins and x.pinned(torch) is None]
-            if lacking:
-                yield f"torch {torch}: images.yaml has no pins of {', '.join(lacking)} for it"

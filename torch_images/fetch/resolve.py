@@ -17,7 +17,6 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.markers import default_environment
 from packaging.pylock import (
@@ -61,7 +60,7 @@ def resolve(
 ) -> WheelLock:
     """Resolve a request and its dependencies to one wheel each, by uv's choice.
 
-    `constraints`, such as "numpy==2.3.5", fix a package's version if it is needed. Raises
+    `constraints`, e.g. "numpy==2.3.5", fix a package's version if it is needed. Raises
     NetworkError if an index cannot be reached, and LockError if there is no solution, or an index
     has no SHA-256 for a wheel.
     """
@@ -119,14 +118,14 @@ def _resolve(
             raise endless(error) or refusal(_PROBLEMS, text) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, item.python, item.platform)
-    with workers(8) as pool:
-        sizes = pool.map(lambda one: one[1].size or _size(str(one[1].url), network), chosen)
+    with workers(8) as pool:  # indexes need not state sizes (PEP 700)
+        sizes = pool.map(lambda one: one[1].size or size(str(one[1].url), network), chosen)
     wheels = [
         LockedWheel(
             name=package.name,
             version=str(package.version or ""),
             filename=wheel.filename,
-            size=count,
+            size=count or 0,
             sha256=_sha256(wheel),
             index=origin(package.name, item.index),
         )
@@ -189,14 +188,3 @@ def _sha256(wheel: PackageWheel) -> str:
             "name an index that does in UV_DEFAULT_INDEX",
         )
     return wheel.hashes["sha256"]
-
-
-def _size(url: str, network: Network) -> int:
-    """The size in bytes of a file, from its server, since indexes need not state it (PEP 700).
-
-    Raises NetworkError, also if the index lists a file that is gone.
-    """
-    if count := size(url, network):
-        return count
-    name = unquote(urlsplit(url).path).rpartition("/")[2]
-    raise NetworkError(f"the size of {name} could not be read: the file is gone")

@@ -48,6 +48,11 @@ def prepare(lock: SourceLock, *, cache: Path, network: Network, run: Runner) -> 
 
     Raises LockError, NetworkError and DiskError.
     """
+    if not lock.archives and any(tree.name == "triton" for tree in lock.trees):
+        raise LockError(
+            f"locks/{lock.name}.json lacks the archives that Triton's build needs",
+            f"run `invoke lock --select {lock.name}`",
+        )
     trees = {
         tree.name: check_out(tree, cache=cache, network=network, run=run) for tree in lock.trees
     }

@@ -44,7 +44,7 @@ class Finding:
     `lock`: the name of its lock file. `name`, `version`: of the input.
     `state`: UNCHANGED; NEWER, if it is available but replaced or no longer needed; VANISHED, if it
         is no longer available; ALTERED, if another file has its name.
-    `detail`: its replacement or the other file, such as "-> 2.3.6", or "".
+    `detail`: its replacement or the other file, e.g. "-> 2.3.6", or "".
     """
 
     lock: str
@@ -123,15 +123,12 @@ def check(
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise LockError, with the first five names, if inputs vanished or were altered."""
-    bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
-    if bad:
-        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
+    """Raise LockError if inputs vanished or were altered."""
+    if bad := [f for f in findings if f.state in (VANISHED, ALTERED)]:
+        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad)
         locks = ",".join(dict.fromkeys(finding.lock for finding in bad))
         raise LockError(
-            f"locked inputs are no longer available: {names}{more}",
-            f"run `invoke lock --select {locks}`",
+            f"locked inputs are no longer available: {names}", f"run `invoke lock --select {locks}`"
         )
 
 

@@ -27,17 +27,17 @@ _Kind = TypeVar("_Kind", WheelLock, DebLock, SourceLock)
 
 def wheels(item: WheelRequest, folder: Path) -> WheelLock:
     """A lock of wheels. Raises LockError."""
-    return _asked_for(item, read_wheels(item.path(folder), item.index))
+    return _matching(item, read_wheels(item.path(folder), item.index))
 
 
 def debs(item: BaseRequest | CompatRequest, folder: Path) -> DebLock:
     """A lock of Debian packages. Raises LockError."""
-    return _asked_for(item, read(DebLock, item.path(folder)))
+    return _matching(item, read(DebLock, item.path(folder)))
 
 
 def sources(item: SourceRequest | ToolkitRequest, folder: Path) -> SourceLock:
     """A lock of trees or archives. Raises LockError."""
-    return _asked_for(item, read(SourceLock, item.path(folder)))
+    return _matching(item, read(SourceLock, item.path(folder)))
 
 
 def lacks(folder: Path, item: LockRequest) -> bool:
@@ -67,7 +67,7 @@ def _check(item: LockRequest, folder: Path) -> None:
             sources(item, folder)
 
 
-def _asked_for(item: LockRequest, lock: _Kind) -> _Kind:
+def _matching(item: LockRequest, lock: _Kind) -> _Kind:
     """The lock, if it matches its request."""
     if tuple(sorted(lock.request)) != item.request:
         raise LockError(

@@ -5,8 +5,6 @@ A wheel has the URL of its index if that is not the main one (config/indexes.py)
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from torch_images.config.fields import HostPlatform
 from torch_images.config.indexes import Index, is_index, origin
 from torch_images.config.schema import Section, Wrong, matches
 from torch_images.errors import shown
-from torch_images.locks.files import PythonVersion, Sha256, Word, damaged, dumps, read
+from torch_images.locks.files import Lock, PythonVersion, Sha256, Word, damaged, read
 from torch_images.platforms import AMD64, Platform
 
 # The name in messages of the index of UV_DEFAULT_INDEX, whose URL may have a password.
@@ -43,9 +41,9 @@ _RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 class LockedWheel(Section):
     """One wheel.
 
-    `name`: the project's name, normalised as in PEP 503, such as "nvidia-nccl-cu12".
-    `version`: by PEP 440, such as "2.27.5" or "2.10.0+cu128".
-    `filename`: without a folder, such as "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
+    `name`: the project's name, normalised as in PEP 503, e.g. "nvidia-nccl-cu12".
+    `version`: by PEP 440, e.g. "2.27.5" or "2.10.0+cu128".
+    `filename`: without a folder, e.g. "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
     `size`: bytes of that file; 0 if unknown.
     `sha256`: of that file, 64 hexadecimal digits.
     `index`: the URL of its index; "" for the main one.
@@ -71,28 +69,19 @@ class LockedWheel(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelLock(Section):
+class WheelLock(Lock):
     """The content of a lock file of wheels.
 
-    `name`: the file's name without suffix, such as "wheel-cu130-py311".
-    `date`: the day on which it was resolved (UTC).
-    `python`: the version of Python that the wheels are for, such as "3.11".
-    `request`: the requested requirements, sorted, such as "torch==2.11.0".
+    `python`: the version of Python that the wheels are for, e.g. "3.11".
+    `request`: the requested requirements, sorted, e.g. "torch==2.11.0".
     `wheels`: the requested wheels and all their requirements, sorted by name.
     `platform`: the platform of the wheels.
     """
 
-    name: str
-    date: dt.date
     platform: HostPlatform = AMD64
     python: Annotated[str, matches(r"3\.[0-9]{1,2}", "a version of Python")]
     request: tuple[Word, ...]
     wheels: tuple[LockedWheel, ...]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
     def versions(self) -> dict[str, str]:
         """Version by normalised name."""
@@ -100,7 +89,7 @@ class WheelLock(Section):
 
     @property
     def cuda(self) -> str:
-        """The CUDA version that its torch requires, such as "13.0"; "" if there is none."""
+        """The CUDA version that its torch requires, e.g. "13.0"; "" if there is none."""
         versions = self.versions()
         text = next((versions[name] for name in _RUNTIMES if name in versions), "")
         return ".".join(text.split(".")[:2])
