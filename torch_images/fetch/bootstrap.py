@@ -147,20 +147,12 @@ def command(
     # Otherwise the options above would stay in the image and drop files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
     # mmdebstrap's own sources would depend on the keys that this host's apt trusts.
-    lines = " ".join(f"'{line}'" for line in apt_sources(base.suite))
+    main, security = ARCHIVES
+    sources = ((main, ""), (main, "-updates"), (security, "-security"))
+    lines = " ".join(f"'deb {url} {base.suite}{pocket} main'" for url, pocket in sources)
     words += [f"--customize-hook=printf '%s\\n' {lines} >\"$1\"/etc/apt/sources.list"]
     # Locked hashes replace a signature.
     return [*words, base.suite, str(target), f"deb [trusted=yes] {repository} {base.suite} main"]
-
-
-def apt_sources(suite: str) -> tuple[str, ...]:
-    """The lines of an image's sources.list: the archives of Debian for a suite."""
-    main, security = ARCHIVES
-    return (
-        f"deb {main} {suite} main",
-        f"deb {main} {suite}-updates main",
-        f"deb {security} {suite}-security main",
-    )
 
 
 def kept(path: str) -> bool:

@@ -71,10 +71,9 @@ def fetch_archives(
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {archive: folder / archive.sha256 for archive in archives}
-    source = _Source(network)
     for archive, path in files.items():
         url = network.mirrored(archive.url)
-        if not is_file(archive, path) and not _get(source, [url], path, archive):
+        if not is_file(archive, path) and not fetch_url(url, path, archive, network):
             raise LockError(
                 f"{archive.name} {archive.version} is gone from {url}",
                 "name a mirror that has it in TORCH_IMAGES_SOURCE_MIRROR",

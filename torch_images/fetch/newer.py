@@ -31,7 +31,6 @@ from torch_images.locks.files import is_version
 FILE = "images.yaml"  # in place of a lock's name in a finding
 # Part of uv's message about a requirement that conflicts with others.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
-_BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
 
@@ -91,10 +90,7 @@ def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
         *(variant.wheels for variant in config.variants),
         *(source.wheels for source in config.sources),
     )
-    for text in dict.fromkeys(texts):
-        requirement = Requirement(text)
-        if not any(clause.operator in _BOUNDS for clause in requirement.specifier):
-            continue
+    for requirement in map(Requirement, dict.fromkeys(texts)):
         name = canonicalize_name(requirement.name)
         newest = max(_finals(index, name), default=None)
         if newest and newest not in requirement.specifier:

@@ -257,18 +257,11 @@ def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile(f"it has a file without a place: {min(unplaced)}")
     metadata = parse_metadata_file(source.read_dist_info("METADATA"))
     name, version = str(metadata["Name"]), str(metadata["Version"])
-    if (canonicalize_name(name), _version(version)) != (
+    if (canonicalize_name(name), Version(version)) != (
         canonicalize_name(source.distribution),
-        _version(source.version),
+        Version(source.version),
     ):
         raise zipfile.BadZipFile(f"its METADATA says {shown(name)} {shown(version)}")
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except ValueError:
-        return None
 
 
 def _hashes(source: WheelFile) -> dict[str, str]:

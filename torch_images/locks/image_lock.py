@@ -31,7 +31,7 @@ from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
 from torch_images.locks import requested
 from torch_images.locks.debs import DebLock, LockedDeb
-from torch_images.locks.facts import FactsLock, check_facts
+from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import dumps, parse
 from torch_images.locks.sources import LockedArchive, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock
@@ -180,10 +180,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"correct python of base {spec.base.name}",
         )
     wheels = requested.wheels(wheel_input(config, spec), folder)
-    requested.check_runtime(wheels, spec.cuda.version)
     # Before the variant's wheels: the facts say which of them fit torch.
-    torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
-    check_facts(facts_input(config, spec), folder, torch)
+    requested.check(facts_input(config, spec), folder)
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
     sources: SourceLock | None = None
@@ -275,8 +273,6 @@ def _beyond(
     more_wheels = more_debs = None
     if wider[0]:
         more_wheels = requested.wheels(wider[0], folder)
-        if wider[0].within:
-            requested.same_versions(more_wheels, wheels, wider[0].replaces)
         ours = {name for name in wheels.versions() if name not in wider[0].replaces}
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))

@@ -26,8 +26,13 @@ _Kind = TypeVar("_Kind", WheelLock, DebLock, SourceLock)
 
 
 def wheels(item: WheelRequest, folder: Path) -> WheelLock:
-    """A lock of wheels. Raises LockError."""
-    return _matching(item, read_wheels(item.path(folder), item.index))
+    """A lock of wheels. Raises LockError, also if it contradicts the lock that it is within."""
+    lock = _matching(item, read_wheels(item.path(folder), item.index))
+    check_runtime(lock, item.runtime)
+    if item.within:
+        plain = read_wheels(folder / f"{item.within}.json", item.index)
+        _check_versions(lock, plain, item.replaces)
+    return lock
 
 
 def debs(item: BaseRequest | CompatRequest, folder: Path) -> DebLock:
@@ -43,20 +48,17 @@ def sources(item: SourceRequest | ToolkitRequest, folder: Path) -> SourceLock:
 def lacks(folder: Path, item: LockRequest) -> bool:
     """Whether a folder has no lock that a build would take for a request."""
     try:
-        _check(item, folder)
+        check(item, folder)
     except LockError:
         return True
     return False
 
 
-def _check(item: LockRequest, folder: Path) -> None:
+def check(item: LockRequest, folder: Path) -> None:
+    """Raise LockError for a lock that a build would not take for a request."""
     match item:
         case WheelRequest():
-            lock = wheels(item, folder)
-            check_runtime(lock, item.runtime)
-            if item.within:
-                plain = read_wheels(folder / f"{item.within}.json", item.index)
-                same_versions(lock, plain, item.replaces)
+            wheels(item, folder)
         case FactsRequest():
             plain = read_wheels(folder / f"{item.within}.json", item.index)
             torch = next((wheel.sha256 for wheel in plain.wheels if wheel.name == "torch"), "")
@@ -89,7 +91,7 @@ def check_runtime(lock: WheelLock, cuda: str) -> None:
         )
 
 
-def same_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str]) -> None:
+def _check_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str]) -> None:
     """Raise LockError if a wider lock has another version of a wheel than the plain one.
 
     That lock was resolved with other wheels than the image will have. `replaces` names the packages

@@ -110,15 +110,10 @@ def requirements_text(wheels: Iterable[LockedWheel]) -> str:
 def read_wheels(path: Path, index: Index | None = None) -> WheelLock:
     """The lock in a file; `index` is the index of its release of torch, None for the main one.
 
-    Raises LockError if the file is missing or damaged, and as `check_origins` does.
+    Raises LockError if the file is missing or damaged, or if a wheel is not from the index that
+    images.yaml has for its name.
     """
     lock = read(WheelLock, path)
-    check_origins(lock, index)
-    return lock
-
-
-def check_origins(lock: WheelLock, index: Index | None) -> None:
-    """Raise LockError unless each wheel is from the index that images.yaml has for its name."""
     for wheel in lock.wheels:
         expected = origin(wheel.name, index)
         if wheel.index != expected:
@@ -127,6 +122,7 @@ def check_origins(lock: WheelLock, index: Index | None) -> None:
                 f"{wheel.name} is from {shown(wheel.index) or MAIN}, but images.yaml has "
                 f"{expected or MAIN}",
             )
+    return lock
 
 
 def uv_platform(platform: Platform) -> str:
@@ -137,13 +133,12 @@ def uv_platform(platform: Platform) -> str:
 def tags(python: str, platform: Platform) -> tuple[Tag, ...]:
     """The tags of wheels that install on every base, for a Python; the best is first."""
     version, machine = tuple(int(part) for part in python.split(".")), platform.machine
-    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
-    legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; earlier ones are only for x86-64
-    if platform == AMD64:
-        legacy |= {12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    legacy = {17: "manylinux2014"}  # PEP 599; earlier ones are only for x86-64
+    legacy |= {12: "manylinux2010", 5: "manylinux1"} if platform == AMD64 else {}
     platforms = []
-    for minor, name in zip(range(GLIBC[1], 4, -1), glibcs, strict=True):
-        platforms += [name, legacy[minor]] if minor in legacy else [name]
+    for minor in range(GLIBC[1], 4, -1):
+        platforms.append(f"manylinux_{GLIBC[0]}_{minor}_{machine}")
+        platforms += [f"{legacy[minor]}_{machine}"] if minor in legacy else []
     platforms.append(f"linux_{machine}")
     interpreter = f"cp{version[0]}{version[1]}"
     return (

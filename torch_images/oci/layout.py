@@ -169,17 +169,15 @@ def write_layout(
     return _write(folder, image(None, [(history, written)], env, platform))
 
 
-def extend_layout(
-    base: Path | None, layers: Iterable[tuple[str, Layer, Path]], folder: Path
-) -> str:
-    """Write a layout of the image in `base`, if any, with more layers. Returns its digest.
+def extend_layout(base: Path, layers: Iterable[tuple[str, Layer, Path]], folder: Path) -> str:
+    """Write a layout of the image in `base` with more layers. Returns its digest.
 
     Each of `layers` is its line of history, the layer, and the file with its blob.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     listed = tuple(layers)
-    for path in layout_layers(base) if base else ():
+    for path in layout_layers(base):
         _link(path, blobs / path.name)
     for _, layer, path in listed:
         _link(path, blobs / layer.digest.removeprefix("sha256:"))
