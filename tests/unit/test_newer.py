@@ -55,7 +55,7 @@ def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes
     return found
 
 
-def test_newer_releases_of_torch(config: Config) -> None:
+def test_newer_torch_is_final_and_not_yanked(config: Config) -> None:
     """Newer than all, or a newer patch of one that is listed; final, with a wheel, not withdrawn."""
     listed = ["2.9.1", "2.10.0", "2.13.0", "2.14.0"]
     came = ["2.14.2", "2.15.1", "2.99.0", "2.101.0", "2.14.10"]
@@ -70,7 +70,7 @@ def test_newer_releases_of_torch(config: Config) -> None:
     assert found == ("2.14.2", "2.14.10", "2.15.1", "2.99.0", "2.101.0")
 
 
-def test_what_images_yaml_holds_back(config: Config) -> None:
+def test_excluded_packages_have_an_upper_bound(config: Config) -> None:
     """An exact version and an upper bound; a lower bound holds nothing back."""
     there = pages(
         nvidia_cutlass=["4.2.0.0", "4.5.0.0"],
@@ -132,7 +132,7 @@ def test_an_extra_behind_its_newest_release(
     assert found.detail.startswith(detail)
 
 
-def test_the_end_of_life_rule(config: Config) -> None:
+def test_kept_releases_by_the_end_of_life_rule(config: Config) -> None:
     """The newest patch of the newest minor versions, and what a source needs."""
     [cuda] = [c for c in config.cudas if c.version == "13.0"]
     bare = replace(config, keep=2, sources=())

@@ -57,7 +57,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
+def test_check_out_of_a_silent_repository_is_a_network_error(tmp_path: Path) -> None:
     wanted = LockedTree(
         name="torch", version="1", repository="https://github.com/x/y", commit="a" * 40
     )
@@ -66,7 +66,7 @@ def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
         checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
 
 
-def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
+def test_resolve_toolkit_reads_the_list_of_a_release(config: Config, tmp_path: Path) -> None:
     cuda = replace(config.cudas[0], release="12.8.9")
     root = "https://host/redist"
     file = {"relative_path": "a/b.tar.xz", "sha256": "c" * 64, "size": "12"}

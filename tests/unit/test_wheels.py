@@ -32,7 +32,9 @@ def chosen(files: tuple[str, ...], platform: Platform) -> str:
         (("a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp311-cp311-manylinux1_aarch64.whl"), 0, None),
     ],
 )  # fmt: skip
-def test_the_best_wheel_is_taken(files: tuple[str, ...], amd: int | None, arm: int | None) -> None:
+def test_select_takes_the_best_wheel(
+    files: tuple[str, ...], amd: int | None, arm: int | None
+) -> None:
     for platform, place in ((AMD64, amd), (ARM64, arm)):
         for given in (files, files[::-1]):
             if place is None:
