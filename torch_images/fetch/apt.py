@@ -173,8 +173,8 @@ class Resolver:
             # mmdebstrap would show the output of hooks as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
             # Nothing is unpacked, so no emulator is needed.
-            command += ["--skip=check/qemu"]
-            command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
+            command += ["--skip=check/qemu", f"--architectures={platform.architecture}"]
+            command += [suite, "/dev/null", *archives]
             try:
                 env |= {"LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
                 self.run.run(confined(command, self.run), env=env)

@@ -38,8 +38,7 @@ def find_facts(
     Returns `current` if it is of the same wheel, which is else downloaded.
     Raises NetworkError, DiskError, and LockError for an unreadable wheel.
     """
-    wheel = next((w for w in plain.wheels if w.name == "torch"), None)
-    assert wheel
+    wheel = next(w for w in plain.wheels if w.name == "torch")
     if Version(wheel.version).local not in (None, item.cuda.short):
         raise LockError(
             f"locks/{plain.name}.json has torch {wheel.version}, which is not for CUDA "

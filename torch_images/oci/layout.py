@@ -225,8 +225,8 @@ def layout_files(content: Image, annotations: Mapping[str, str]) -> dict[str, by
         "manifests": [{**content.descriptor, "annotations": dict(annotations)}],
     }
     documents = {f"blobs/sha256/{hashlib.sha256(d).hexdigest()}": d for d in content.documents}
-    layout = b'{"imageLayoutVersion":"1.0.0"}'
-    return {**documents, "oci-layout": layout, "index.json": _json(index)}
+    layout = {"imageLayoutVersion": "1.0.0"}
+    return {**documents, "oci-layout": _json(layout), "index.json": _json(index)}
 
 
 def layout_layers(folder: Path) -> tuple[Path, ...]:
