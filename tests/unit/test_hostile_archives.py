@@ -78,7 +78,7 @@ def no_zip(folder: Path) -> Path:
         (with_file(f"{INFO}/RECORD", b"\xff"), ""),
         (with_file(f"{INFO}/RECORD", b"a.py,,9" + b"9" * 5000 + b"\n"), ""),
         (with_file(f"{INFO}/METADATA", b"Name: b\nVersion: 1\n"), "its METADATA says b 1"),
-        (with_file(f"{INFO}/METADATA", b"Name: a\n"), "its METADATA says a None"),
+        (with_file(f"{INFO}/METADATA", b"Name: a\n"), "Invalid version: 'None'"),
         (no_zip, "File is not a zip file"),
     ],
 )  # fmt: skip
