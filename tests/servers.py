@@ -8,7 +8,7 @@ import socket
 import socketserver
 from collections.abc import Iterator, Mapping
 
-from torch_images.host.loopback import running, serving
+from tests.loopback import running, serving
 
 
 def closed_port() -> int:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch_images.arch import Capability
 
@@ -47,7 +48,7 @@ class PruneError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Code for one target: its architecture as a number such as 90, and the bytes, with the header.
+    """Code for one target: its architecture as a number, e.g. 90, and the bytes, with the header.
 
     `ptx`: whether a driver still has to compile it; `specific`: whether it is for a target such as
     sm_90a.
@@ -104,8 +105,7 @@ def containers(section: memoryview) -> Iterator[tuple[int, tuple[Entry, ...]]]:
         offset = end
 
 
-@dataclass(frozen=True)
-class _Segment:
+class _Segment(NamedTuple):
     type: int
     flags: int
     offset: int
@@ -116,8 +116,7 @@ class _Segment:
     align: int
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(NamedTuple):
     name: str
     at: int  # where its header is
     type: int
@@ -197,13 +196,9 @@ def _read(data: memoryview) -> _File:
     texts = bytes(data[raw[names][4] : raw[names][4] + raw[names][5]]) if raw else b""
     sections = tuple(
         _Section(
-            name=texts[r[0] : texts.index(b"\0", r[0], r[0] + _LONGEST_NAME)].decode(),
-            at=shoff + 64 * n,
-            type=r[1],
-            flags=r[2],
-            addr=r[3],
-            offset=r[4],
-            size=r[5],
+            texts[r[0] : texts.index(b"\0", r[0], r[0] + _LONGEST_NAME)].decode(),
+            shoff + 64 * n,
+            *r[1:6],
         )
         for n, r in enumerate(raw)
     )
@@ -271,17 +266,10 @@ def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment
             if s.align > _PAGE or s.filesz != s.memsz:
                 raise PruneError("the segment of .nv_fatbin is not one of plain pages")
             before, skipped = hole[0] - s.offset, hole[1] - s.offset
-            parts.append(replace(s, filesz=before, memsz=before))
-            parts.append(
-                replace(
-                    s,
-                    offset=hole[1],
-                    vaddr=s.vaddr + skipped,
-                    paddr=s.paddr + skipped,
-                    filesz=s.filesz - skipped,
-                    memsz=s.memsz - skipped,
-                )
-            )
+            parts.append(s._replace(filesz=before, memsz=before))
+            places = hole[1], s.vaddr + skipped, s.paddr + skipped
+            sizes = s.filesz - skipped, s.memsz - skipped
+            parts.append(_Segment(s.type, s.flags, *places, *sizes, s.align))
         else:
             parts.append(s)
     if len(parts) == len(segments):
@@ -333,10 +321,7 @@ def _headers(
     )
     if end > first:
         raise PruneError("no room for one more program header")
-    table = b"".join(
-        _PHDR.pack(s.type, s.flags, new(s.offset), s.vaddr, s.paddr, s.filesz, s.memsz, s.align)
-        for s in segments
-    )
+    table = b"".join(_PHDR.pack(*s._replace(offset=new(s.offset))) for s in segments)
     header = list(_EHDR.unpack_from(file.data))
     header[6], header[10] = new(header[6]), len(segments)
     patches = {0: _EHDR.pack(*header), file.phoff: table}

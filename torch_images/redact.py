@@ -29,12 +29,8 @@ MASK = "***"
 SHORTEST = 6  # characters
 _LONGEST_LINE = 1 << 16  # characters that a stream buffers while it waits for a line's end
 
-# The user of a URL, up to "@"; or a password that has "/" in it or is cut off: no port.
 _URL = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]{0,20})://(?:"
-    r"(?P<user>[^\s\"'<>\x1b/?#]+)@"
-    r"|(?P<cut>[^\s\"'<>\x1b/?#@:\[]+:(?!\d{0,5}(?:$|[/?#:;,.)\]}|`\\\s]))[^\s\"'<>\x1b]+))",
-    re.IGNORECASE,
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,20})://(?P<user>[^\s\"'<>\x1b/?#]+)(?=@)", re.IGNORECASE
 )
 # Image names contain "@" and ":" themselves.
 _IMAGES = ("docker-image", "oci-layout")
@@ -73,8 +69,8 @@ class Redactor:
     @classmethod
     def of(cls, environ: Mapping[str, str], words: Sequence[str] = ()) -> Redactor:
         """A redactor that knows the secrets of an environment and of a command line."""
-        given = set(secrets(environ, words))
-        known = {s for s in given | {unquote(s) for s in given} if len(s) >= SHORTEST}
+        exact = set(secrets(environ, words))
+        known = {s for s in exact | {unquote(s) for s in exact} if len(s) >= SHORTEST}
         # The longest first: one secret may be the beginning of another.
         longest = sorted(known, key=lambda secret: (-len(secret), secret))
         return cls(re.compile("|".join(map(re.escape, longest))) if longest else None)
@@ -126,15 +122,13 @@ def _of_text(text: str) -> Iterator[str]:
 
 def _user(match: re.Match[str]) -> str:
     """The user in a URL, with the password; "" if it has no secret."""
-    user = match["user"] or match["cut"].rpartition("@")[0] or match["cut"]
-    name = ":" not in user and "ssh" in match["scheme"].lower()  # never a token
-    return "" if name or match["scheme"].lower() in _IMAGES else user
+    user, scheme = match["user"], match["scheme"].lower()
+    is_name = ":" not in user and "ssh" in scheme  # never a token
+    return "" if is_name or scheme in _IMAGES else user
 
 
 def _without_user(match: re.Match[str]) -> str:
-    user = _user(match)
-    start = len(match["scheme"]) + len("://")
-    return match[0][:start] + MASK + match[0][start + len(user) :] if user else match[0]
+    return f"{match['scheme']}://{MASK}" if _user(match) else match[0]
 
 
 class Lines:
@@ -142,20 +136,20 @@ class Lines:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held = ""
+        self._rest = ""
 
     def feed(self, text: str) -> str:
         """All complete lines so far; a carriage return also ends a line."""
-        self._held += text
-        end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
-        if not end and len(self._held) > _LONGEST_LINE:
-            end = self._held.rfind(" ") + 1 or len(self._held)
-        ready, self._held = self._held[:end], self._held[end:]
+        self._rest += text
+        end = max(self._rest.rfind("\n"), self._rest.rfind("\r")) + 1
+        if not end and len(self._rest) > _LONGEST_LINE:
+            end = self._rest.rfind(" ") + 1 or len(self._rest)
+        ready, self._rest = self._rest[:end], self._rest[end:]
         return self._redactor(ready)
 
     def rest(self) -> str:
         """The incomplete last line."""
-        ready, self._held = self._held, ""
+        ready, self._rest = self._rest, ""
         return self._redactor(ready)
 
 

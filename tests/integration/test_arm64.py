@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # what an emulator does takes minutes
 
 FOREIGN = next(p for p in PLATFORMS if p != native())
 BUILD = ("build", "--progress", "plain")
-SMALL = ("--unverified", "--locked", "--json")
+SMALL = ("--unverified", "--json")
 # Each file of bytecode in an image with the SHA-256 of its content.
 BYTECODE = "find / -xdev -name '*.pyc' -exec sha256sum {} + | sort -k2"
 

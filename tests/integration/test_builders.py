@@ -18,9 +18,9 @@ import pytest
 from tests.faults import copy
 from tests.integration.standins import served, small_project
 from tests.integration.support import invoke, registry, second_engine
+from tests.loopback import running
 from tests.releases import T130
 from torch_images.host.engine import Engine
-from torch_images.host.loopback import running
 
 pytestmark = pytest.mark.slow  # a second engine starts from nothing
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.

@@ -15,15 +15,12 @@ import pytest
 from tests.integration.support import ROOT, Built, images, invoke, share
 from tests.releases import T130
 from tests.servers import web_server
-from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import DebLock
-from torch_images.locks.files import dumps, parse, read
-from torch_images.verify.identify import identify
+from torch_images.locks.files import dumps, read
 
 LOCK = "locks/base-trixie.json"
-LABEL = "io.github.torch-images.lock"
 SNAPSHOT = "suite: trixie\n    snapshot: "
 BUILD = ("build", "--progress", "plain")
 
@@ -115,7 +112,7 @@ def test_wheels_are_checked_at_the_index() -> None:
     assert set(states.values()) <= {"unchanged", "newer"}
 
 
-def test_a_stale_lock_is_refused_where_it_must_be_met(
+def test_a_package_that_no_archive_has_is_refused(
     stale: tuple[Path, dict[str, str]],
     fresh: tuple[Path, dict[str, str]],
     snapshot: tuple[str, list[str]],
@@ -124,7 +121,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     """Once the snapshot archive has said that it does not have the package either."""
     folder, env = stale
     before = images(engine)
-    done = invoke(*BUILD, "--locked", cwd=folder, env=env)
+    done = invoke(*BUILD, cwd=folder, env=env)
     assert done.returncode == 3
     assert last_line(done.stderr) == (
         "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
@@ -136,42 +133,3 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     assert check.returncode == 3
     assert f"  vanished  tini 0.0 -> {tini(fresh)}" in check.stdout
     assert images(engine) == before
-
-
-@pytest.mark.slow
-def test_a_stale_lock_is_replaced_where_it_need_not(
-    built: Built,
-    stale: tuple[Path, dict[str, str]],
-    engine: Engine,
-    fresh: tuple[Path, dict[str, str]],
-    config: Config,
-    workspace: Workspace,
-) -> None:
-    """The image is built, verified, and says everywhere that it is not of the project's lock."""
-    folder, env = stale
-    committed = (folder / LOCK).read_text()
-    done = invoke(*BUILD, "--json", cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
-    [warning] = [line for line in warnings if "base trixie is resolved again" in line]
-    assert f"tini 0.0 -> {tini(fresh)}" in warning
-    [image] = json.loads(done.stdout)
-    try:
-        assert image["unlocked"]
-        assert image["lock"] != engine.inspect(built.digest).labels[LABEL]
-        inputs = engine.inspect(image["digest"]).labels["io.github.torch-images.inputs"]
-        assert image["tags"][0].endswith(f"-{inputs[7:19]}-unlocked")
-        assert engine.inspect(image["digest"]).labels["io.github.torch-images.unlocked"] == "yes"
-        assert (folder / LOCK).read_text() == committed
-        carried = engine.read_files(image["tags"][0], "/usr/share/torch-images/lock")
-        today = read(DebLock, fresh[0] / "base-trixie.json")
-        lock = parse(DebLock, carried["base-trixie.json"], "base-trixie")
-        assert lock.unlocked
-        assert {*today.debs} <= {*lock.debs}
-        # Who asks for this image by its tag gets its own claim, not that of the project's lock.
-        own = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
-        reference, planned = identify(config, image["tags"][0], own, engine)
-        assert (engine.inspect(reference).id, planned.lock.unlocked) == (image["digest"], True)
-    finally:
-        engine.tag(built.digest, "torch-cu130", "latest")
-        engine.untag(image["tags"][0])

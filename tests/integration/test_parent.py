@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
@@ -45,7 +46,7 @@ def layer(folder: Path, name: str) -> Future[ReadyLayer]:
     path, data = folder / name, os.urandom(100_000)
     with path.open("wb") as target:
         sink = Compressed(target)
-        with tarfile.open(fileobj=sink, mode="w:") as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", sink), mode="w:") as archive:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))

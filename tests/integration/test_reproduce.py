@@ -40,7 +40,7 @@ from torch_images.verify import ledger
 CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime-compat"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "8.9", "--compat", "--progress", "plain"),
-    *("--unverified", "--locked", "--json"),
+    *("--unverified", "--json"),
 )
 NOTHING = "--no-cache"
 

@@ -174,7 +174,7 @@ def small(
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--arch", "12.0", "--variant", "devel", "--compat", "--unverified", "--locked")
+        words = ("--arch", "12.0", "--variant", "devel", "--compat", "--unverified")
         done = invoke("build", *words, "--json", "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         yield Small(folder, env, json.loads(done.stdout)[0]["digest"])

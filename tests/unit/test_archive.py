@@ -65,15 +65,12 @@ Serve = Callable[[Mapping[str, bytes]], Site]
 
 
 def get(folder: Path, *mirrors: str, snapshot: str = "", lock: DebLock = LOCK) -> dict[str, bytes]:
-    """Fetch; the content by name, "vanished" for what nobody has."""
-    found = fetch(lock, folder, mirrors=lambda: mirrors, snapshot=snapshot, network=Network())
-    return {
-        **{deb.name: path.read_bytes() for deb, path in found.files.items()},
-        **{deb.name: b"vanished" for deb in found.vanished},
-    }
+    """The content of fetched packages by name."""
+    files = fetch(lock, folder, mirrors=mirrors, snapshot=snapshot, network=Network())
+    return {deb.name: path.read_bytes() for deb, path in files.items()}
 
 
-def test_comes_from_the_mirror_once(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_gets_each_package_once(serve: Serve, tmp_path: Path) -> None:
     site = serve(POOL)
     assert get(tmp_path, f"{site.url}/debian/") == CONTENT
     assert sorted(site.asked) == sorted(POOL)
@@ -81,36 +78,31 @@ def test_comes_from_the_mirror_once(serve: Serve, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {f"{deb.sha256}.deb" for deb in LOCK.debs}
 
 
-def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_gets_from_the_snapshot_what_a_mirror_dropped(serve: Serve, tmp_path: Path) -> None:
     site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
     got = get(tmp_path, f"{site.url}/debian", snapshot=f"{site.url}/archive")
     assert got == CONTENT
     assert len([path for path in site.asked if path.startswith("/archive")]) == 1
 
 
-def test_fetch_reports_a_silent_snapshot_archive(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_refuses_a_vanished_package_unless_an_archive_is_silent(
+    serve: Serve, tmp_path: Path
+) -> None:
     mirror = f"{serve(dict(list(POOL.items())[:1])).url}/debian"
     silent, gone = f"http://127.0.0.1:{closed_port()}/archive", f"{serve({}).url}/archive"
-    for snapshot, told in ((silent, True), (gone, False), ("", False)):
-        found = fetch(
-            LOCK,
-            tmp_path / snapshot.replace("/", "-"),
-            mirrors=lambda: (mirror,),
-            snapshot=snapshot,
-            network=Network(),
-        )
-        assert found.vanished == LOCK.debs[1:]
-        assert bool(found.silent) == told
+    for snapshot, error in ((silent, NetworkError), (gone, LockError), ("", LockError)):
+        with pytest.raises(error, match=r"has b 1\+x"):
+            get(tmp_path / snapshot.replace("/", "-"), mirror, snapshot=snapshot)
 
 
-def test_silence_is_not_absence(tmp_path: Path) -> None:
+def test_fetch_without_an_answer_is_a_network_error(tmp_path: Path) -> None:
     with pytest.raises(NetworkError, match=r"no mirror could be reached.*TORCH_IMAGES_MIRROR"):
         get(tmp_path, f"http://127.0.0.1:{closed_port()}/debian")
     with pytest.raises(NetworkError, match="none is named"):
         get(tmp_path)
 
 
-def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_refuses_another_file_of_that_name(serve: Serve, tmp_path: Path) -> None:
     other = dict.fromkeys(POOL, b"another file")
     site = serve(other)
     found = hashlib.sha256(b"another file").hexdigest()
@@ -124,7 +116,7 @@ def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", [0, 63])
-def test_each_digit_of_a_hash_counts(serve: Serve, tmp_path: Path, place: int) -> None:
+def test_fetch_compares_each_digit_of_a_hash(serve: Serve, tmp_path: Path, place: int) -> None:
     """Eight digits of it anybody can meet with another file, on a mirror as in the cache."""
     [deb, *_] = LOCK.debs
     digit = "0" if deb.sha256[place] != "0" else "1"
@@ -145,12 +137,12 @@ def test_each_digit_of_a_hash_counts(serve: Serve, tmp_path: Path, place: int) -
     assert not list((tmp_path / "archives").iterdir())
 
 
-def test_another_mirror_may_have_the_right_one(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_tries_the_next_mirror_after_a_wrong_file(serve: Serve, tmp_path: Path) -> None:
     wrong, right = serve(dict.fromkeys(POOL, b"another file")), serve(POOL)
     assert get(tmp_path, f"{wrong.url}/debian", f"{right.url}/debian") == CONTENT
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(serve: Serve, tmp_path: Path) -> None:
+def test_fetch_replaces_a_damaged_file_in_the_cache(serve: Serve, tmp_path: Path) -> None:
     site = serve(POOL)
     (tmp_path / f"{LOCK.debs[0].sha256}.deb").write_bytes(b"half of")
     assert get(tmp_path, f"{site.url}/debian") == CONTENT

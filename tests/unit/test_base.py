@@ -15,6 +15,7 @@ import pytest
 from tests.packages import make_deb
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
+from torch_images.config.lock_requests import BaseRequest
 from torch_images.config.types import Base
 from torch_images.errors import (
     BuildError,
@@ -31,7 +32,6 @@ from torch_images.host.runner import Completed
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import layout_digest, normalise, write_layout
-from torch_images.platforms import AMD64, Platform
 
 BASE = Base(
     name="bookworm",
@@ -94,42 +94,23 @@ def test_links_and_owners_survive_and_setuid_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["etc/hostname", "etc/passwd-", "var/log/apt/term.log", "run/x",
     "var/cache/ldconfig/aux-cache", "usr/lib/python3.11/__pycache__/a.pyc", "tmp/a"])  # fmt: skip
-def test_left_overs_are_dropped(path: str) -> None:
+def test_kept_drops_state_of_the_host(path: str) -> None:
     assert not kept(path)
 
 
-class FakeResolver(Resolver):
-    """Answers with what `latest` says, and names a mirror."""
+class OneMirror(Resolver):
+    """Names a mirror, whatever its scheme."""
 
-    latest: tuple[LockedDeb, ...]
     mirror: str
-
-    def resolve(
-        self, name: str, base: Base, date: datetime.date, *, platform: Platform = AMD64
-    ) -> DebLock:
-        return DebLock(
-            name=name,
-            date=date,
-            system=base.system,
-            request=tuple(sorted(base.packages)),
-            debs=self.latest,
-            platform=platform,
-        )
 
     def roots(self) -> tuple[str, ...]:
         return (self.mirror,)
 
 
-def resolver(
-    root: Path, mirror: str, *latest: LockedDeb, run: FakeRunner | None = None
-) -> FakeResolver:
-    made = FakeResolver(root=root, network=Network(), run=run or FakeRunner())
-    object.__setattr__(made, "latest", latest)
+def resolver(root: Path, mirror: str, run: FakeRunner | None = None) -> OneMirror:
+    made = OneMirror(root=root, network=Network(), run=run or FakeRunner())
     object.__setattr__(made, "mirror", mirror)
     return made
-
-
-ALL: frozenset[str] = frozenset()
 
 
 def deb(name: str, version: str) -> LockedDeb:
@@ -144,14 +125,13 @@ def deb(name: str, version: str) -> LockedDeb:
     )
 
 
-def lock(*debs: LockedDeb, unlocked: bool = False) -> DebLock:
+def lock(*debs: LockedDeb) -> DebLock:
     return DebLock(
         name="base-x",
         date=datetime.date(2026, 1, 1),
         system="debian bookworm",
         request=("g++", "tini"),
         debs=debs,
-        unlocked=unlocked,
     )
 
 
@@ -162,39 +142,21 @@ def files(*debs: LockedDeb) -> dict[str, bytes]:
 OLD, NEW, TINI = deb("g++", "1"), deb("g++", "2"), deb("tini", "1")
 
 
-def test_a_lock_that_can_be_met_is_used_as_it_is(tmp_path: Path) -> None:
+def test_packages_are_fetched_once_into_a_folder(tmp_path: Path) -> None:
     with web_server(files(OLD, NEW, TINI)) as (url, asked):
-        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI))
-        ready = made.debs(BASE, lock(OLD, TINI), ALL)
+        maker = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url))
+        folder = maker.debs(BASE, lock(OLD, TINI))
         offline = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, "http://nobody"))
-        again = offline.debs(BASE, lock(OLD, TINI), ALL)
-    assert ready == again
-    assert ready.lock == lock(OLD, TINI)
-    assert {p.name for p in ready.folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
+        assert offline.debs(BASE, lock(OLD, TINI)) == folder
+    assert {p.name for p in folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
     assert len(asked) == 2
 
 
-def test_vanished_packages_are_resolved_again_except_those_of_the_base(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_vanished_packages_are_refused(tmp_path: Path) -> None:
     with web_server(files(NEW, TINI)) as (url, _):
-        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI))
-        ready = made.debs(BASE, lock(OLD), frozenset({"tini"}))
-    assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
-    assert [p.name for p in ready.folder.iterdir()] == ["g++_2_all.deb"]
-    [message] = caplog.messages
-    assert message.endswith("marked as unlocked: g++ 1 -> 2")
-
-
-@pytest.mark.parametrize(("locked", "unlocked"), [(True, False), (False, True)])
-def test_a_locked_build_or_an_unlocked_lock_refuses_vanished_packages(
-    tmp_path: Path, locked: bool, unlocked: bool
-) -> None:
-    """Building again from the lock that an image carries must not resolve anything else."""
-    with web_server(files(NEW, TINI)) as (url, _):
-        made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI), locked=locked)
-        with pytest.raises(LockError, match=r"has g\+\+ 1;"):
-            made.debs(BASE, lock(OLD, TINI, unlocked=unlocked), ALL)
+        maker = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url))
+        with pytest.raises(LockError, match=r"has g\+\+ 1; run `invoke lock --select base-x`"):
+            maker.debs(BASE, lock(OLD, TINI))
     assert not (tmp_path / "bases").exists()
 
 
@@ -218,7 +180,7 @@ def test_a_failed_resolution_is_explained(
     run = FakeRunner({"setpriv": (1, output)})
     with pytest.raises(kind) as caught:
         Resolver(root=root, network=Network(), run=run).resolve(
-            "base-x", BASE, datetime.date(2026, 1, 1)
+            BaseRequest(name="base-x", request=BASE.packages, base=BASE)
         )
     assert text in str(caught.value)
 
@@ -291,9 +253,3 @@ def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path)
         assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
         run.fails = ""
         assert made.base(BASE, lock(deb)).layout.is_dir()
-
-
-def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
-    made = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, ""), locked=True)
-    with pytest.raises(LockError, match=r"base-x\.json was not resolved by `invoke lock`; run"):
-        made.debs(BASE, lock(unlocked=True), ALL)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from subprocess import PIPE
@@ -20,9 +20,9 @@ from typing import IO
 
 import pytest
 
+from tests.loopback import serving
 from torch_images.errors import LockError
 from torch_images.fetch.download import discover
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.workers import workers
 from torch_images.layers import make
@@ -278,13 +278,13 @@ def test_a_layer_that_is_ready_too_late_is_not_kept(
     """What it lies in is removed meanwhile, so half of it could get the final name."""
     began, go, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
-    def write_layer(_: Sequence[Path], target: IO[bytes], **__: object) -> Layer:
+    def write_layer(_: object, __: object, target: IO[bytes], ___: int) -> tuple[Layer, object]:
         threads.append(threading.current_thread())
         began.set()
         go.wait(PATIENCE)
         folder = Path(target._file.name).parent  # type: ignore[attr-defined]
         folder.mkdir(parents=True)  # as if its removal were not over yet
-        return Layer(digest="sha256:1", diff_id="sha256:2", size=3)
+        return Layer(digest="sha256:1", diff_id="sha256:2", size=3), ()
 
     def break_off() -> None:
         plan = LayerPlan(title="x", wheels=(), python="3.11")

@@ -32,7 +32,7 @@ from torch_images.errors import (
     TorchImagesError,
     UnfinishedError,
 )
-from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.buildx import is_remote
@@ -70,7 +70,7 @@ def bake(
     compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
     parts = {
         p.target: Parts(
-            base=ReadyBase(lock=p.lock.base, layout=Path("/b"), digest=digest),
+            base=ReadyBase(layout=Path("/b"), digest=digest),
             compat=compat if p.spec.cuda.version == "13.0" else None,
         )
         for p in planned
@@ -282,19 +282,16 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
     )
-    sources = planned.lock.sources
-    assert sources
     digest = "sha256:" + "a" * 64
     part = Parts(
-        base=ReadyBase(lock=planned.lock.base, layout=Path("/b"), digest=digest),
+        base=ReadyBase(layout=Path("/b"), digest=digest),
         compat=None,
         parents={"parent": "w", "libraries": "l"},
         sources=ReadySources(
-            lock=sources,
             trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
             archives=Path("/a"),
         ),
-        tools=ReadyDebs(lock=planned.lock.base, folder=Path("/d")),
+        tools=Path("/d"),
     )
 
     def document_with(options: BuildOptions) -> dict[str, Any]:

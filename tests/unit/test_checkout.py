@@ -272,9 +272,8 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     (nested / "version.txt").symlink_to("file")
     git(nested, "add", ".")
     git(nested, "commit", "--quiet", "-m", "z")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="has no valid version: 'file'"):
         with_tree(str(nested), tmp_path, Runner())
-    assert str(caught.value) == f"version.txt of {nested} is not a small file; correct it"
 
 
 def seeded_from(repository: Path, cache: Path) -> list[str]:

@@ -59,7 +59,11 @@ def test_the_note_is_found_however_the_package_is_packed(
 @pytest.mark.parametrize(
     ("reachable", "error", "problem"),
     [
-        (True, LockError, "locks/compat-cu130.json: no mirror has cuda-compat-13-0 580.95.05-1"),
+        (
+            True,
+            LockError,
+            "cuda-compat-13-0 580.95.05-1 cannot be fetched: locks/compat-cu130.json: no mirror",
+        ),
         (False, NetworkError, "cuda-compat-13-0 580.95.05-1 cannot be fetched: "),
     ],
 )

@@ -15,12 +15,12 @@ from tests.unit.hostile import almost
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.choose import choose
-from torch_images.config.lock_requests import FactsRequest, facts_input
+from torch_images.config.lock_requests import FactsRequest, WheelRequest, facts_input
 from torch_images.config.release import Facts, Release
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.facts import find_facts
-from torch_images.fetch.resolve import Requirements, resolve
+from torch_images.fetch.resolve import resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock, check_facts, with_facts
@@ -53,21 +53,19 @@ def facts(folder: Path, wheel: StandIn, current: FactsLock | None = None) -> Fac
     release = wheel.locked.version
     with web_server(index([wheel])) as (url, _):
         network = Network(index=f"{url}/simple")
-        wanted = Requirements(
-            name=f"wheel-cu130-torch{release}-py313",
-            words=(f"torch=={release}",),
-            python="3.11",
-            date=DAY,
+        request = (f"torch=={release}",)
+        wheels = WheelRequest(
+            name=f"wheel-cu130-torch{release}-py313", request=request, python="3.11"
         )
-        plain = resolve(wanted, network=network, run=Runner())
+        plain = resolve(wheels, network=network, run=Runner())
         item = FactsRequest(
             name=f"release-cu130-torch{release}-py313",
-            request=(f"torch=={release}",),
+            request=request,
             python="3.11",
             cuda=CUDA,
             within=plain.name,
         )
-        return find_facts(item, plain, current, network=network, cache=folder / "cache", date=DAY)
+        return find_facts(item, plain, current, network=network, cache=folder / "cache")
 
 
 def test_facts_of_a_wheel(tmp_path: Path) -> None:
@@ -192,8 +190,8 @@ def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:
     ]
 
     def versions(**options: Any) -> dict[str, str]:
-        wanted = Requirements(name="l", words=("lib",), python="3.11", date=DAY, **options)
-        return resolve(wanted, network=network, run=Runner()).versions()
+        item = WheelRequest(name="l", request=("lib",), python="3.11", **options)
+        return resolve(item, network=network, run=Runner()).versions()
 
     with web_server(index(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")

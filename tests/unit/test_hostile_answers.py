@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.loopback import serving
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.errors import NetworkError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.jsondoc import MalformedError, parse
 from torch_images.locks.wheels import LockedWheel
@@ -123,7 +123,7 @@ def test_a_page_that_is_none_is_named(service: Service) -> None:
         with (
             PackageIndex(Network(index=f"{service.url}/simple/")) as index,
             pytest.raises(
-                NetworkError, match="the package index's page of a is malformed: "
+                NetworkError, match="the package index's page of a could not be read: "
             ) as caught,
         ):
             index.find(WHEEL)

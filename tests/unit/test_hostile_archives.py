@@ -17,6 +17,7 @@ from torch_images.errors import BuildError, LockError
 from torch_images.fetch.bootstrap import repository
 from torch_images.fetch.compat import read_note
 from torch_images.layers.make import write_layer
+from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debfile import files
 from torch_images.locks.debs import LockedDeb
 
@@ -25,7 +26,7 @@ INFO = "a-1.dist-info"
 
 def packed(path: Path) -> bool:
     """Make a layer of one wheel; True."""
-    write_layer([path], io.BytesIO(), python="3.11")
+    write_layer(LayerPlan(title="x", wheels=(), python="3.11"), [path], io.BytesIO())
     return True
 
 
@@ -77,7 +78,7 @@ def no_zip(folder: Path) -> Path:
         (with_file(f"{INFO}/RECORD", b"\xff"), ""),
         (with_file(f"{INFO}/RECORD", b"a.py,,9" + b"9" * 5000 + b"\n"), ""),
         (with_file(f"{INFO}/METADATA", b"Name: b\nVersion: 1\n"), "its METADATA says b 1"),
-        (with_file(f"{INFO}/METADATA", b"Name: a\n"), "its METADATA says a None"),
+        (with_file(f"{INFO}/METADATA", b"Name: a\n"), "Invalid version: 'None'"),
         (no_zip, "File is not a zip file"),
     ],
 )  # fmt: skip

@@ -16,17 +16,18 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.loopback import serving
 from tests.servers import web_server
 from tests.wheels import StandIn, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.indexes import Index
 from torch_images.config.load import load_config
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import Requirements, resolve, write_pages
-from torch_images.host.loopback import serving
+from torch_images.fetch.resolve import resolve, write_pages
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.files import dumps, parse
@@ -163,10 +164,9 @@ class Indexes:
 
     def resolve(self, index: Index, *requirements: str) -> WheelLock:
         return resolve(
-            Requirements(name="w", words=requirements, python="3.11", date=DAY),
+            WheelRequest(name="w", request=requirements, python="3.11", index=index),
             network=self.network,
             run=Runner(),
-            index=index,
         )
 
 

@@ -15,6 +15,7 @@ from tests.image import installed
 from tests.wheels import make_wheel
 from torch_images.config.types import Removal
 from torch_images.layers.make import write_layer
+from torch_images.layers.plan import LayerPlan
 
 FILES = {
     "tool/__init__.py": b"",
@@ -36,7 +37,8 @@ def by_layer(folder: Path, root: Path) -> Path:
     wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
     removal = Removal(wheels=("tool",), reason="r", files=("tool/tests/*",))
     blob = io.BytesIO()
-    write_layer([wheel], blob, python="3.11", removals=[removal])
+    plan = LayerPlan(title="tool", wheels=(), python="3.11", removals=(removal,))
+    write_layer(plan, [wheel], blob)
     plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
         # Debian 12's Python 3.11.2 has no argument for it.

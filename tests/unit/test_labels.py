@@ -47,8 +47,10 @@ def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> No
     said = read({**write(config, bare), **found})
     assert (said.compat, said.compat_note) == ("", "")
     assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
-    lock = replace(image.lock, base=replace(image.lock.base, unlocked=True))
-    loose = plan_image(config, replace(image, lock=lock), root)
+    compiled = lock_image(config, choose(config, arch="12.0", source="fork"), root / "locks")
+    assert compiled.lock.sources
+    lock = replace(compiled.lock, sources=replace(compiled.lock.sources, unlocked=True))
+    loose = plan_image(config, replace(compiled, lock=lock), root)
     assert read(write(config, loose)).unlocked
 
 

@@ -55,15 +55,15 @@ def tar_of(blob: bytes) -> bytes:
 def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
     """The members of the layer of wheels, by name."""
     blob = io.BytesIO()
-    paths: list[str] = []
-    made = write_layer(wheels, blob, python="3.11", paths=paths, **options)  # type: ignore[arg-type]
+    plan = LayerPlan(title="x", wheels=(), python="3.11", **options)  # type: ignore[arg-type]
+    made, paths = write_layer(plan, wheels, blob)
     data = blob.getvalue()
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.size == len(data)
     plain = tar_of(data)
     assert made.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
-        assert paths == [m.name for m in archive if not m.isdir()]
+        assert [*paths] == [m.name for m in archive if not m.isdir()]
         return {
             m.name: (m, (archive.extractfile(m) or io.BytesIO()).read() if m.isreg() else b"")
             for m in archive
@@ -116,8 +116,9 @@ def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
         blobs = [io.BytesIO(), io.BytesIO()]
-        first = write_layer([wheel], blobs[0], python="3.11", threads=1)
-        second = write_layer([copy], blobs[1], python="3.11", threads=3)
+        plan = LayerPlan(title="x", wheels=(), python="3.11")
+        first = write_layer(plan, [wheel], blobs[0], 1)
+        second = write_layer(plan, [copy], blobs[1], 3)
     finally:
         os.umask(old)
     assert first == second
@@ -229,7 +230,7 @@ def test_one_that_fails_ends_the_others(
     """The largest small layer takes minutes: it is left in the middle."""
     began, ended = threading.Event(), list[str]()
 
-    def write_layer(files: Sequence[Path], target: IO[bytes], **_: object) -> Layer:
+    def write_layer(_: LayerPlan, __: Sequence[Path], target: IO[bytes], ___: int) -> Layer:
         began.set()
         while True:
             time.sleep(0.01)

@@ -22,6 +22,7 @@ from torch_images.config.types import Config
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
+from torch_images.locks.sources import SourceLock
 from torch_images.project import LEDGER
 from torch_images.verify import identify, ledger, verify
 from torch_images.verify.ledger import Line, State
@@ -150,9 +151,10 @@ def test_a_passing_report_with_gpus(config: Config, root: Path) -> None:
 
 
 def test_reports_that_prove_nothing(config: Config, root: Path) -> None:
-    """A failure, no check on the GPU, or a lock that the build resolved itself."""
+    """A failure, no check on the GPU, or a tree of a user."""
     plan = planned(config, root)
-    unlocked = replace(plan, lock=replace(plan.lock, base=replace(plan.lock.base, unlocked=True)))
+    own_tree = SourceLock(name="source-x", date=plan.lock.date, request=(), unlocked=True)
+    unlocked = replace(plan, lock=replace(plan.lock, sources=own_tree))
     assert unlocked.lock.unlocked
     assert passed(plan, report(on_gpu("failed"))) is None
     assert passed(plan, report(**ON_T4)) is None

@@ -19,10 +19,18 @@ from tests.unit.test_facts import torch
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.edit import with_releases
 from torch_images.config.types import Config
-from torch_images.fetch.newer import extras_behind, held_back, newer, newer_torch
+from torch_images.fetch.newer import (
+    Plan,
+    excluded_packages,
+    extras_behind,
+    kept,
+    newer,
+    newer_torch,
+    own_releases,
+    plan,
+)
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
-from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 
@@ -47,7 +55,7 @@ def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes
     return found
 
 
-def test_newer_releases_of_torch(config: Config) -> None:
+def test_newer_torch_is_final_and_not_yanked(config: Config) -> None:
     """Newer than all, or a newer patch of one that is listed; final, with a wheel, not withdrawn."""
     listed = ["2.9.1", "2.10.0", "2.13.0", "2.14.0"]
     came = ["2.14.2", "2.15.1", "2.99.0", "2.101.0", "2.14.10"]
@@ -62,7 +70,7 @@ def test_newer_releases_of_torch(config: Config) -> None:
     assert found == ("2.14.2", "2.14.10", "2.15.1", "2.99.0", "2.101.0")
 
 
-def test_what_images_yaml_holds_back(config: Config) -> None:
+def test_excluded_packages_have_an_upper_bound(config: Config) -> None:
     """An exact version and an upper bound; a lower bound holds nothing back."""
     there = pages(
         nvidia_cutlass=["4.2.0.0", "4.5.0.0"],
@@ -70,7 +78,7 @@ def test_what_images_yaml_holds_back(config: Config) -> None:
         nanobind=["99"],
     )
     with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
-        found = {finding.name: finding for finding in held_back(config, index)}
+        found = {finding.name: finding for finding in excluded_packages(config, index)}
     assert found.keys() == {"nvidia-cutlass", "cmake"}
     assert found["cmake"] == Finding(
         "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
@@ -124,7 +132,7 @@ def test_an_extra_behind_its_newest_release(
     assert found.detail.startswith(detail)
 
 
-def test_the_end_of_life_rule(config: Config) -> None:
+def test_kept_releases_by_the_end_of_life_rule(config: Config) -> None:
     """The newest patch of the newest minor versions, and what a source needs."""
     [cuda] = [c for c in config.cudas if c.version == "13.0"]
     bare = replace(config, keep=2, sources=())
@@ -146,17 +154,12 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
     )
     assert plans[0].sentence == "CUDA 12.8: adds torch 2.99.0; drops torch 2.10.0, its tags stay"
     assert notes == (
-        "torch 3.0.0 is for CUDA 14.0, which images.yaml lacks",
-        "torch 3.1.0 is not available: no wheel",
+        "torch 2.99.0: images.yaml pins no vision, vllm for it",
+        "torch 2.14.9: images.yaml pins no vllm for it",
+        "torch 3.0.0 is for no CUDA here: 14.0",
+        "torch 3.1.0 is for no CUDA here: no wheel",
     )
     assert plan(config, {}) == ((), ())
-
-
-def test_review_of_a_release_names_the_extras_without_pins(config: Config) -> None:
-    added = Plan(cuda="13.0", releases=("2.99.0",), added=("2.99.0",), dropped=())
-    lines = list(review(config, (added,)))
-    assert lines[0] == added.sentence
-    assert "no pins of vision, vllm" in lines[1]
 
 
 def changed(before: str, after: str) -> list[str]:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.loopback import serving
 from tests.unit.fakes import invoke
 from torch_images.cli import verb
+from torch_images.config.lock_requests import BaseRequest, WheelRequest
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError
 from torch_images.fetch import apt
 from torch_images.fetch.apt import Resolver, without_users
 from torch_images.fetch.checkout import check_out
-from torch_images.fetch.resolve import Requirements
 from torch_images.fetch.resolve import resolve as resolve_wheels
 from torch_images.host.git import environment
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network, split_user
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedTree
@@ -140,13 +140,13 @@ def test_apt_of_a_bootstrap(watcher: Watcher, config: Config, root: Path) -> Non
     with watcher.serve() as url:
         mirrors = (f"deb [trusted=yes] {url}/debian {suite} main",)
         resolver = Resolver(root=root, network=Network(), run=Runner(), mirrors=mirrors)
-        lock = resolver.resolve("base-x", base, TODAY)
+        lock = resolver.resolve(BaseRequest(name="base-x", request=("tini",), base=base))
         assert resolver.roots() == (f"{url}/debian",)  # whoever downloads needs it
     assert lock.versions() == dict.fromkeys(names, "1")
 
 
 def test_uv(watcher: Watcher) -> None:
-    wanted = Requirements(name="x", words=("x",), python="3.11", date=TODAY)
+    wanted = WheelRequest(name="x", request=("x",), python="3.11")
     with watcher.serve() as url, pytest.raises(LockError):
         resolve_wheels(wanted, network=Network(index=f"{url}/simple"), run=Runner())
 

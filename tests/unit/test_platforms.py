@@ -159,7 +159,7 @@ def test_whose_python_makes_bytecode(
     taken: str,
 ) -> None:
     def base(_: object, __: object, lock: Any) -> ReadyBase:
-        return ReadyBase(lock=lock, layout=Path("/", lock.name), digest="d")
+        return ReadyBase(layout=Path("/", lock.name), digest="d")
 
     monkeypatch.setattr(BaseMaker, "base", base)
     monkeypatch.setattr(Engine, "platform", lambda _: of_machine(machine))
@@ -173,8 +173,8 @@ def test_whose_python_makes_bytecode(
     )
     made = prepare.Preparer(job)
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    assert made.parts(arm)[1].contexts()["native"] == f"oci-layout:///{taken}@d"
-    assert "native" not in made.parts(amd)[1].contexts()
+    assert made.parts(arm).contexts()["native"] == f"oci-layout:///{taken}@d"
+    assert "native" not in made.parts(amd).contexts()
 
 
 def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: 
     python = next(deb for deb in lock.debs if deb.name == "python3.13-minimal")
     older = dataclasses.replace(python, version="3.13.0-1")
     debs = tuple(older if deb == python else deb for deb in lock.debs)
-    own = ReadyBase(lock=dataclasses.replace(lock, debs=debs), layout=Path(), digest="own")
+    own, ours = ReadyBase(layout=Path(), digest="own"), dataclasses.replace(lock, debs=debs)
     workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
     engine = cast("Engine", SimpleNamespace(platform=lambda: AMD64))
     job = Job(config=config, workspace=workspace, engine=engine, run=FakeRunner())
-    assert prepare.Preparer(job)._native(spec, own) is own
+    assert prepare.Preparer(job)._native(spec, ours, own) is own

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.loopback import serving
 from torch_images.errors import CommandError, NetworkError, TorchImagesError
 from torch_images.fetch.download import read
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.wheels import LockedWheel
@@ -96,6 +96,7 @@ def test_a_secret_of_many_lines() -> None:
     "text",
     [
         "no Docker Engine at tcp://host:2375: no answer; start it",
+        "set DOCKER_HOST=tcp://HOST:PORT",
         "unix:///var/run/docker.sock and file:///x:y/z",
         "https://github.com/me/x@abcdef and git+https://h:8080/x@main",
         "docker-image://torch:24.04@sha256:ab oci-layout:///b@sha256:ab",
@@ -188,7 +189,7 @@ def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.Monk
         with pytest.raises(NetworkError) as asked, PackageIndex(network) as index:
             index.find(wheel)
         with pytest.raises(NetworkError) as got:
-            read("https://example.org/x", network)
+            read(network.mirrored("https://example.org/x"), network)
         texts = [str(asked.value), str(got.value)]
     for text in texts:
         assert "hunter2" not in text
@@ -219,11 +220,6 @@ def test_a_traceback_and_a_print_show_no_secret(root: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "***\n")
     assert done.stderr.startswith("***\nTraceback")
     assert done.stderr.endswith("RuntimeError: ('for url: http://***@host', '***')\n")
-
-
-def test_a_url_that_is_cut_off() -> None:
-    for end in ("hun", "hunter2", "hunter2@", "hun/ter"):
-        assert "hun" not in Redactor()(f"for url: http://me:{end}")
 
 
 def test_short_values_are_hidden_where_they_are_marked() -> None:

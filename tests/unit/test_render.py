@@ -90,7 +90,7 @@ def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) 
     spec = choose(config)
     lock = lock_of(config, root, spec)
     layers = [plan for plans in layer_plans(config, spec, lock).values() for plan in plans]
-    lines = [line for layer in layers for line in layer.facts["wheels"]]
+    lines = [wheel.line for layer in layers for wheel in layer.wheels]
     assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels.wheels)
     assert all(wheels for _, _, wheels in wheel_groups(lock))
     text = dockerfile(config, root)

@@ -77,8 +77,8 @@ def test_each_build_reads_its_own_files(
     """A bake file with a fixed name was the other build's, or gone, when bake read it."""
 
     def ready(_: Job, images: Sequence[LockedImage]) -> Any:
-        base = ReadyBase(lock=images[0].lock.base, layout=Path("/b"), digest="sha256:2")
-        return tuple(images), {i.target: Parts(base=base, compat=None) for i in images}
+        base = ReadyBase(layout=Path("/b"), digest="sha256:2")
+        return {i.target: Parts(base=base, compat=None) for i in images}
 
     monkeypatch.setattr(building, "prepare_inputs", ready)
     monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers import closed_port, web_server
 from torch_images.config.choose import choose
+from torch_images.config.lock_requests import ToolkitRequest
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import checkout, toolchain
@@ -56,7 +57,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
+def test_check_out_of_a_silent_repository_is_a_network_error(tmp_path: Path) -> None:
     wanted = LockedTree(
         name="torch", version="1", repository="https://github.com/x/y", commit="a" * 40
     )
@@ -65,7 +66,7 @@ def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
         checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
 
 
-def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
+def test_resolve_toolkit_reads_the_list_of_a_release(config: Config, tmp_path: Path) -> None:
     cuda = replace(config.cudas[0], release="12.8.9")
     root = "https://host/redist"
     file = {"relative_path": "a/b.tar.xz", "sha256": "c" * 64, "size": "12"}
@@ -75,14 +76,9 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
         network = Network(source_mirror=url)
 
         def resolve(**changes: object) -> SourceLock:
-            return toolchain.resolve_toolkit(
-                "toolkit-cu128",
-                (),
-                replace(cuda, **changes),  # type: ignore[arg-type]
-                root=root,
-                network=network,
-                date=DAY,
-            )
+            changed = replace(cuda, **changes)  # type: ignore[arg-type]
+            item = ToolkitRequest(name="toolkit-cu128", request=(), cuda=changed, archives=root)
+            return toolchain.resolve_toolkit(item, network)
 
         found = resolve()
         assert [a.name for a in found.archives] == sorted(cuda.archives)

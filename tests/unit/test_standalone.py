@@ -37,7 +37,7 @@ from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
-from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
@@ -64,11 +64,10 @@ def parts_of(plan: ImagePlan) -> Parts:
     """All that a build of an image would be given, at places that do not exist."""
     nowhere = Path("/nowhere")
     lock = plan.lock
-    added = ReadyDebs(lock=lock.base, folder=nowhere)
     return Parts(
-        base=ReadyBase(lock=lock.base, layout=nowhere, digest="sha256:0"),
+        base=ReadyBase(layout=nowhere, digest="sha256:0"),
         compat=ReadyCompat(folder=nowhere, note=NOTE),
-        added=added if lock.extra_debs else None,
+        added=nowhere if lock.extra_debs else None,
         toolkit=nowhere if lock.toolkit else None,
     )
 
@@ -120,15 +119,15 @@ class Ready:
 
     def first(self, images: list[LockedImage]) -> None: ...
 
-    def parts(self, image: LockedImage) -> tuple[LockedImage, Parts]:
+    def parts(self, image: LockedImage) -> Parts:
         layer, layout = self.made / "layer.tar", self.made / "layout"
         with tarfile.open(layer, "w") as tar:
             member = tarfile.TarInfo("etc/passwd")
             member.size, member.mode, member.uid = 4, 0o640, 7
             tar.addfile(member, io.BytesIO(b"root"))
         digest = write_layout(layout, layer, history="x")
-        base = ReadyBase(lock=image.lock.base, layout=layout, digest=digest)
-        return image, Parts(base=base, compat=None)
+        base = ReadyBase(layout=layout, digest=digest)
+        return Parts(base=base, compat=None)
 
 
 @pytest.fixture
@@ -248,7 +247,7 @@ def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     blob = io.BytesIO()
     path = wheels / made.locked.filename
-    write_layer([path], blob, python="3.11", removals=removals, arches=[90])
+    write_layer(plan, [path], blob)
     plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         expected = sorted(

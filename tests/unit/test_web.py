@@ -20,11 +20,12 @@ from unittest import mock
 import pytest
 import requests
 
+from tests.loopback import serving
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import LockError, NetworkError, TorchImagesError
-from torch_images.fetch import apt, download, resolve, tools
+from torch_images.fetch import download, resolve, tools
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host import web
-from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.debs import DebLock, LockedDeb
@@ -96,7 +97,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of_mirror(url: str, folder: Path, network: Network) -> object:
     mirrors = (f"{url}/debian",)
-    return download.fetch(DEBS, folder, mirrors=lambda: mirrors, snapshot="", network=network)
+    return download.fetch(DEBS, folder, mirrors=mirrors, snapshot="", network=network)
 
 
 def of_url(url: str, folder: Path, network: Network) -> object:
@@ -121,12 +122,8 @@ def page_of_index(url: str, _folder: Path, network: Network) -> object:
         return index.find(WHEEL)
 
 
-def key_of_apt(url: str, folder: Path, network: Network) -> object:
-    return apt.Resolver(root=folder, network=network, run=Runner())._download(f"{url}/x.pub")
-
-
 def size_of_file(url: str, _folder: Path, network: Network) -> object:
-    return resolve._size(f"{url}/x.whl", network)
+    return download.size(f"{url}/x.whl", network)
 
 
 Get = Callable[[str, Path, Network], object]
@@ -169,7 +166,7 @@ GZIP = ("Content-Encoding", "gzip")  # which the body is not
     ("status", "get", "more"),
     [
         *((status, page, ()) for status in (200, 404, 503, 302)),
-        *((200, get, ()) for get in (page_of_index, key_of_apt)),
+        *((200, get, ()) for get in (page_of_index,)),
         *((404, of_mirror, ()), (302, of_mirror, (GZIP,))),
     ],
 )
@@ -201,7 +198,7 @@ def test_a_download_that_breaks_off_leaves_nothing(get: Get, tmp_path: Path) -> 
 def test_uv_ends_where_an_index_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads a page whole, and has no limit for one."""
     monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace("-v 16777216", "-v 262144"))
-    words = resolve.Requirements(name="x", words=("x",), python="3.11", date=DEBS.date)
+    words = WheelRequest(name="x", request=("x",), python="3.11")
     with (
         Endless(headers=(("Content-Type", "text/html"),)).serve() as url,
         pytest.raises(NetworkError, match="sends more than any wheel can have"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
-from torch_images.fetch.resolve import Requirements, resolve, select
+from torch_images.fetch.resolve import resolve, select
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.platforms import AMD64, ARM64, Platform
@@ -33,7 +32,9 @@ def chosen(files: tuple[str, ...], platform: Platform) -> str:
         (("a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp311-cp311-manylinux1_aarch64.whl"), 0, None),
     ],
 )  # fmt: skip
-def test_the_best_wheel_is_taken(files: tuple[str, ...], amd: int | None, arm: int | None) -> None:
+def test_select_takes_the_best_wheel(
+    files: tuple[str, ...], amd: int | None, arm: int | None
+) -> None:
     for platform, place in ((AMD64, amd), (ARM64, arm)):
         for given in (files, files[::-1]):
             if place is None:
@@ -61,7 +62,7 @@ class Failing(Runner):
 def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
     with pytest.raises(kind) as caught:
         resolve(
-            Requirements(name="x", words=("a",), python="3.11", date=datetime.date(2026, 1, 1)),
+            WheelRequest(name="x", request=("a",), python="3.11"),
             network=Network(),
             run=Failing(output),
         )

@@ -180,12 +180,6 @@ def test_scripts_pass_shellcheck(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_built_for_others_is_locked() -> None:
-    builds = {name: line for name, line in INVOKED if " build " in line}
-    assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
-    assert all("--locked" in build for build in builds.values())
-
-
 # https://docs.github.com/en/actions/reference/limits: jobs of a matrix, minutes of a job.
 JOBS, MINUTES = 256, 360
 # What a runner has where .github/actions/engine puts what is large, of 70 GB: GB.

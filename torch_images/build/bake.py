@@ -15,7 +15,7 @@ from typing import Any
 from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage
-from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
@@ -35,10 +35,10 @@ class Parts:
 
     base: ReadyBase
     compat: ReadyCompat | None
-    added: ReadyDebs | None = None
+    added: Path | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
     sources: ReadySources | None = None
-    tools: ReadyDebs | None = None
+    tools: Path | None = None
     toolkit: Path | None = None
     native: ReadyBase | None = None
 
@@ -50,9 +50,9 @@ class Parts:
         if self.compat:
             contexts["compat"] = str(self.compat.folder)
         if self.added:
-            contexts["added"] = str(self.added.folder)
+            contexts["added"] = str(self.added)
         if self.tools:
-            contexts["tool-debs"] = str(self.tools.folder)
+            contexts["tool-debs"] = str(self.tools)
         if self.toolkit:
             contexts["toolkit"] = str(self.toolkit)
         if self.sources:

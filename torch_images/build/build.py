@@ -114,8 +114,8 @@ def _prepared(job: Job, images: Sequence[LockedImage]) -> Iterator[_Bake]:
     compiles = any(image.lock.sources for image in images)
     fresh = job.options.no_cache and compiles
     namespace = f"torch-images-{secrets.token_hex(8)}" if fresh else ""
-    ready, parts = prepare_inputs(job, images)
-    plans = tuple(plan_image(job.config, image, job.workspace.root) for image in ready)
+    parts = prepare_inputs(job, images)
+    plans = tuple(plan_image(job.config, image, job.workspace.root) for image in images)
     job.workspace.output.mkdir(parents=True, exist_ok=True)
     with scratch(job.workspace.output, bake.FOLDERS) as folder:
         command = write_bake(job, plans, parts, folder=folder, namespace=namespace)

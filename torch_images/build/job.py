@@ -34,7 +34,6 @@ class BuildOptions:
     progress: str = "auto"
     mirrors: tuple[str, ...] = ()
     skip_disk_check: bool = False
-    locked: bool = False
     jobs: int = 0
     slice: int = 0
     call: str = ""

@@ -110,8 +110,8 @@ def identities(config: Config, root: Path, locks: Path) -> dict[str, str]:
 def version(config: Config, image: ImagePlan) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
-    It ends in "-arm64" for an image for linux/arm64, then in "-unlocked" if the build resolved part
-    of the lock itself, then in "-small" if its layers are packed small.
+    It ends in "-arm64" for an image for linux/arm64, then in "-unlocked" if it has a tree of
+    --torch-source, then in "-small" if its layers are packed small.
     """
     spec, ends = image.spec, ["unlocked"] if image.lock.unlocked else []
     ends += ["small"] if image.small else []

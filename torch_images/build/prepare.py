@@ -9,12 +9,12 @@ from pathlib import Path
 
 from torch_images.build.bake import Parts
 from torch_images.build.job import Job
-from torch_images.build.plan import LockedImage, locked
+from torch_images.build.plan import LockedImage
 from torch_images.config.image import ImageSpec
-from torch_images.config.lock_requests import base_input, tools_inputs, variant_inputs
+from torch_images.config.lock_requests import base_input
 from torch_images.config.types import Base
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import BaseMaker, ReadyBase, ReadyDebs
+from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import ReadySources, archive_folder
@@ -47,7 +47,6 @@ class Preparer:
         self._bases = BaseMaker(
             cache=self._cache,
             resolver=resolver,
-            locked=self._options.locked,
             fresh=self._options.no_cache,
         )
         self.base = cache(self._bases.base)
@@ -103,44 +102,22 @@ class Preparer:
                 }
             )
 
-    def parts(
-        self, image: LockedImage, parents: Mapping[str, str] | None = None
-    ) -> tuple[LockedImage, Parts]:
-        """An image with the lock of the inputs really used, and its parts.
-
-        `parents` are the contexts with its wheels.
-        """
-        config, spec, lock = self._job.config, image.spec, image.lock
+    def parts(self, image: LockedImage, parents: Mapping[str, str] | None = None) -> Parts:
+        """The parts of an image; `parents` are the contexts with its wheels."""
+        spec, lock = image.spec, image.lock
         start = self.base(spec.base, lock.base)
-        present = frozenset(start.lock.versions())
-        compat = self.compat(lock.compat) if lock.compat else None
-        trees = self.sources(lock.sources) if lock.sources else None
-        added: ReadyDebs | None = None
-        if lock.extra_debs and (item := variant_inputs(config, spec)[1]):
-            added = self.debs(item.base or spec.base, lock.extra_debs, present)
-        tools: ReadyDebs | None = None
-        if lock.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = self.debs(item.base or spec.base, lock.tool_debs, present)
-        parts = Parts(
-            native=self._native(spec, start),
+        return Parts(
+            native=self._native(spec, lock.base, start),
             base=start,
-            compat=compat,
-            added=added,
+            compat=self.compat(lock.compat) if lock.compat else None,
+            added=self.debs(spec.base, lock.extra_debs) if lock.extra_debs else None,
             parents=parents or {},
-            sources=trees,
-            tools=tools,
+            sources=self.sources(lock.sources) if lock.sources else None,
+            tools=self.debs(spec.base, lock.tool_debs) if lock.tool_debs else None,
             toolkit=self.toolkit(lock.toolkit) if lock.toolkit else None,
         )
-        inputs = replace(
-            lock,
-            base=start.lock,
-            extra_debs=added.lock if added else None,
-            tool_debs=tools.lock if tools else None,
-            sources=trees.lock if trees else None,
-        )
-        return locked(spec, inputs, small=image.small), parts
 
-    def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
+    def _native(self, spec: ImageSpec, debs: DebLock, own: ReadyBase) -> ReadyBase | None:
         """The base whose Python compiles the bytecode of an image for linux/arm64.
 
         A base for the engine's own processor needs no emulator. It serves if its Python is the same
@@ -154,7 +131,7 @@ class Preparer:
         same = replace(spec, platform=platform)
         lock = read(DebLock, base_input(same).path(self._job.workspace.locks))
         python = f"python{spec.base.python}-minimal"  # the package with the interpreter
-        if lock.versions().get(python) != own.lock.versions().get(python):
+        if lock.versions().get(python) != debs.versions().get(python):
             return own
         return self.base(same.base, lock)
 
@@ -163,29 +140,20 @@ class Preparer:
         return prepare_compat(compat, lock, cache=self._cache, network=self._network)
 
     def _sources(self, lock: SourceLock) -> ReadySources:
-        job, locked = self._job, self._options.locked
-        return prepare_sources(
-            lock, cache=self._cache, network=self._network, run=job.run, locked=locked
-        )
+        run = self._job.run
+        return prepare_sources(lock, cache=self._cache, network=self._network, run=run)
 
     def _toolkit(self, lock: SourceLock) -> Path:
         return archive_folder(lock, cache=self._cache, network=self._network)
 
 
-def prepare_inputs(
-    job: Job, images: Sequence[LockedImage]
-) -> tuple[tuple[LockedImage, ...], dict[str, Parts]]:
-    """Prepare layers, bases, trees and compat packages, each once.
+def prepare_inputs(job: Job, images: Sequence[LockedImage]) -> dict[str, Parts]:
+    """Prepare layers, bases, trees and compat packages, each once. Returns the parts by target.
 
-    Returns the images with the locks of the inputs really used, in the same order, and the parts of
-    each by its target. An engine that is also the builder gets the layers. Raises LockError,
-    NetworkError, DiskError or EngineError, as fetching and packing do.
+    An engine that is also the builder gets the layers. Raises LockError, NetworkError, DiskError or
+    EngineError, as fetching and packing do.
     """
     preparer = Preparer(job)
     preparer.first(images)
     contexts = preparer.stack(images)
-    ready = {image.target: preparer.parts(image, contexts[image.target]) for image in images}
-    return (
-        tuple(image for image, _ in ready.values()),
-        {target: parts for target, (_, parts) in ready.items()},
-    )
+    return {image.target: preparer.parts(image, contexts[image.target]) for image in images}

@@ -75,8 +75,8 @@ def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     outputs.claim(folder)
     preparer = Preparer(job)
     preparer.first([image])
-    ready, parts = preparer.parts(image)
-    plan = plan_image(job.config, ready, job.workspace.root)
+    parts = preparer.parts(image)
+    plan = plan_image(job.config, image, job.workspace.root)
     folders = {name: Path(path) for name, path in parts.contexts().items()} | {
         name: install_tools(lock, job.workspace, job.run)
         for name, lock in (

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
     from torch_images.fetch.apt import Resolver
+    from torch_images.fetch.newer import Plan
     from torch_images.fetch.update import Finding
-    from torch_images.fetch.upgrade import Plan
 
 T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
@@ -94,7 +94,6 @@ def _write(
     from torch_images.config import edit
     from torch_images.config.load import load_config
     from torch_images.config.lock_selection import inputs
-    from torch_images.fetch.upgrade import review
     from torch_images.host.scratch import scratch
     from torch_images.locks.draft import draft
     from torch_images.locks.facts import with_facts
@@ -126,7 +125,7 @@ def _write(
         print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
-    if decide := [*review(after, plans), *notes]:
+    if decide := [*(one.sentence for one in plans), *notes]:
         lines += ["", "To review:", *(f"- {line}" for line in decide)]
     return verb.Result(text="\n".join(lines))
 
@@ -250,19 +249,14 @@ def _upgrade(options: Lock) -> verb.Result:
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     """Changes to the releases of torch, and notes, from the main index as it is today."""
-    import datetime as dt
-
-    from torch_images.config.choose import choose
-    from torch_images.fetch.newer import newer_torch
+    from torch_images.fetch.newer import find_cudas, newer_torch, plan
     from torch_images.fetch.packageindex import PackageIndex
-    from torch_images.fetch.upgrade import find_cudas, plan
     from torch_images.host.runner import Runner
 
     network = verb.workspace().network
     with PackageIndex(network) as index:
         releases = newer_torch(config, index)
-    python, today = choose(config).base.python, dt.datetime.now(dt.UTC).date()
-    return plan(config, find_cudas(releases, python, network=network, run=Runner(), date=today))
+    return plan(config, find_cudas(config, releases, network=network, run=Runner()))
 
 
 def _names(cuda: str, torch: str) -> str:

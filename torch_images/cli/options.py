@@ -190,7 +190,6 @@ class Building(Options):
         default="auto",
         parse=one_of("auto", "plain", "tty"),
     )
-    locked: bool = flag("stop if a locked input has vanished, instead of resolving it again")
     skip_disk_check: bool = flag("build even if the disk looks too small")
 
     @property

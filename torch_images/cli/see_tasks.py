@@ -178,7 +178,7 @@ def _write_standalone(config: Config, image: LockedImage, folder: Path) -> verb.
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
-    how = BuildOptions(mirrors=verb.mirrors(), locked=True)
+    how = BuildOptions(mirrors=verb.mirrors())
     if not can_bootstrap():  # last, because it may install an engine
         verb.engine(bootstraps=True)
     write_standalone(verb.job(config, cast("Engine", None), how), image, folder)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import requests
-
-from torch_images.config.types import Base, Compat
+from torch_images.config.lock_requests import BaseRequest, CompatRequest
 from torch_images.errors import (
     BuildError,
     CommandError,
@@ -24,16 +21,16 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
+from torch_images.fetch.download import read
+from torch_images.fetch.tools import today
 from torch_images.host.diagnose import Diagnosis, diagnose
-from torch_images.host.network import URL, Network, cause, split_user
+from torch_images.host.network import URL, Network, split_user
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import left_behind, scratch
-from torch_images.host.web import Session
 from torch_images.host.workspace import scratch_room
-from torch_images.locks.debs import DebLock, parse_packages
-from torch_images.platforms import AMD64, Platform
+from torch_images.locks.debs import DebLock, LockedDeb, parse_packages
+from torch_images.platforms import Platform
 
-_WAYS = "check network and proxy, or name a mirror with TORCH_IMAGES_COMPAT_MIRROR"
 # What mmdebstrap takes for a suite of Debian when no mirror is named.
 ARCHIVES = ("http://deb.debian.org/debian", "http://security.debian.org/debian-security")
 # apt reads users and passwords of mirrors from its own file, which is written from the environment.
@@ -101,92 +98,72 @@ class Resolver:
     run: Runner
     mirrors: tuple[str, ...] = ()
 
-    def resolve(
-        self, name: str, base: Base, date: dt.date, *, platform: Platform = AMD64
-    ) -> DebLock:
+    def resolve(self, item: BaseRequest) -> DebLock:
         """The lock of a base's packages, as its mirror has them now.
 
-        `name` and `date` are the lock's. A foreign `platform` needs no emulator, because nothing
-        is unpacked. Raises NetworkError, BuildError, DiskError or LockError.
+        A foreign platform needs no emulator, because nothing is unpacked. Raises NetworkError,
+        BuildError, DiskError or LockError.
         """
-        hook = self._listing((*_MINIMUM, *base.packages))
-        what = f"base {base.name}"
-        text = self._mmdebstrap(what, hook, base.suite, self.mirrors, platform=platform)
-        return DebLock(
-            name=name,
-            date=date,
-            system=base.system,
-            request=tuple(sorted(base.packages)),
-            debs=parse_packages(text),
-            platform=platform,
+        text = self._mmdebstrap(
+            f"base {item.base.name}",
+            (*_MINIMUM, *item.base.packages),
+            item.base.suite,
+            self.mirrors,
+            platform=item.platform,
         )
+        return _lock(item, item.base.system, parse_packages(text))
 
-    def resolve_compat(
-        self, name: str, package: str, compat: Compat, date: dt.date, *, platform: Platform = AMD64
-    ) -> DebLock:
+    def resolve_compat(self, item: CompatRequest) -> DebLock:
         """The lock of NVIDIA's compat package, as its repository has it now.
 
-        `name` and `date` are those of the lock; `package` is such as "cuda-compat-13-0". Raises
-        NetworkError, or LockError if the repository is not signed by the pinned key.
+        Raises NetworkError, or LockError if the repository is not signed by the pinned key.
         """
-        [root] = self.compat_roots(compat, platform)
+        compat, [package] = item.compat, item.request
+        root = self.network.compat_mirror or compat.repository(item.platform)
         with tempfile.TemporaryDirectory() as keys:
             Path(keys).chmod(0o755)
             # Any source of the key will do: apt checks that exactly this key signed the index.
-            key = self._download(f"{root}/{compat.key[-8:].lower()}.pub")
+            key = read(f"{root}/{compat.key[-8:].lower()}.pub", self.network)
             Path(keys, "nvidia.asc").write_bytes(key)
             options = [f"--keyring={keys}"]
             if self.network.ca_bundle:
                 options.append(f'--aptopt=Acquire::https::CAInfo "{self.network.ca_bundle}"')
             text = self._mmdebstrap(
                 package,
-                self._listing((package,)),
+                (package,),
                 "compat",
                 (f"deb [signed-by={compat.key}] {root} /",),
                 *options,
-                platform=platform,
+                platform=item.platform,
             )
         debs = [replace(d, path=d.path.removeprefix("./")) for d in parse_packages(text)]
-        return DebLock(
-            name=name,
-            date=date,
-            system="/".join(compat.repository(platform).split("/")[-2:]),
-            request=(package,),
-            debs=tuple(debs),
-            platform=platform,
-        )
-
-    def compat_roots(self, compat: Compat, platform: Platform = AMD64) -> tuple[str, ...]:
-        """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
-        return (self.network.compat_mirror or compat.repository(platform),)
+        system = "/".join(compat.repository(item.platform).split("/")[-2:])
+        return _lock(item, system, debs)
 
     def roots(self) -> tuple[str, ...]:
-        """The root URLs of the archives that have the packages of bases, such as ".../debian"."""
+        """The root URLs of the archives that have the packages of bases, e.g. ".../debian"."""
         return tuple(dict.fromkeys(map(_address, self.mirrors))) or ARCHIVES
-
-    def _listing(self, packages: Sequence[str]) -> str:
-        """A hook of mmdebstrap that prints what apt would install for some packages."""
-        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
-        return (
-            f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {shlex.join(packages)}\n{script}'
-        )
 
     def _mmdebstrap(
         self,
         what: str,
-        script: str,
+        packages: Sequence[str],
         suite: str,
         archives: Sequence[str],
         *options: str,
-        platform: Platform = AMD64,
+        platform: Platform,
     ) -> str:
-        """The output of a script for an empty root file system with the sources of a suite.
+        """What scripts/print-packages prints: what apt would install for some packages of a suite.
 
-        "$1" of the script is the folder of that file system. `what` is the subject of errors, such
-        as "base bookworm". `archives` replace the default mirrors.
+        `what` is the subject of errors, e.g. "base bookworm". `archives` replace the default
+        mirrors.
         """
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        hook = (
+            f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {shlex.join(packages)}\n{script}'
+        )
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
-        command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
+        command.append(f'--customize-hook=exec >"$1"/printed\n{hook}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
         archives, env[_AUTH] = without_users(archives)
         if env[_AUTH]:
@@ -196,8 +173,8 @@ class Resolver:
             # mmdebstrap would show the output of hooks as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
             # Nothing is unpacked, so no emulator is needed.
-            command += ["--skip=check/qemu"]
-            command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
+            command += ["--skip=check/qemu", f"--architectures={platform.architecture}"]
+            command += [suite, "/dev/null", *archives]
             try:
                 env |= {"LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
                 self.run.run(confined(command, self.run), env=env)
@@ -205,14 +182,16 @@ class Resolver:
                 raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
 
-    def _download(self, url: str) -> bytes:
-        """The content of a small file. Raises NetworkError."""
-        try:
-            answer = Session(self.network).get(url)
-            answer.raise_for_status()
-        except requests.RequestException as error:
-            raise NetworkError(f"{url} could not be fetched: {cause(error)}", _WAYS) from None
-        return answer.content
+
+def _lock(item: BaseRequest | CompatRequest, system: str, debs: Iterable[LockedDeb]) -> DebLock:
+    return DebLock(
+        name=item.name,
+        date=today(),
+        system=system,
+        request=item.request,
+        debs=tuple(debs),
+        platform=item.platform,
+    )
 
 
 @contextlib.contextmanager
@@ -269,7 +248,7 @@ def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
     """The error for the user, from the output of a failed apt or mmdebstrap.
 
-    `what` is the product, such as "base bookworm"; `suite` the suite that it asked for.
+    `what` is the product, e.g. "base bookworm"; `suite` the suite that it asked for.
     """
     if problem := diagnose(_PROBLEMS, error.output, what=what, suite=suite):
         return problem

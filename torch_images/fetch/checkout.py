@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Tree
@@ -26,6 +26,7 @@ from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.git import environment
 from torch_images.host.network import Network, check_url
 from torch_images.host.runner import Completed, Runner
+from torch_images.locks.files import is_version
 from torch_images.locks.sources import LockedTree
 
 _PARALLEL = 8  # submodules fetched in parallel
@@ -108,24 +109,18 @@ def check_out(locked: LockedTree, *, cache: Path, network: Network, run: Runner)
 
 
 def read_file(tree: Path, name: str) -> str | None:
-    """The text of a small file of a tree; None if it is missing.
+    """The text of a file of a tree, of which it reads the beginning; None if it is missing.
 
-    Raises LockError for a link that leads out of the tree, and for a file that is too large or not
-    UTF-8.
+    Raises LockError for a link that leads out of the tree.
     """
     path = os.path.realpath(tree / name)
     if not Path(path).is_relative_to(os.path.realpath(tree)):
         raise LockError(f"{name} of {tree.parent.name} is a link out of the tree")
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
-            data = stream.read(_LARGEST_FILE + 1)
-        if len(data) <= _LARGEST_FILE:
-            return data.decode()
+            return stream.read(_LARGEST_FILE).decode(errors="replace")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError):
-        pass
-    raise LockError(f"{name} of {tree.parent.name} is not a short text")
 
 
 def parse(text: str, run: Runner) -> tuple[str, str]:
@@ -173,11 +168,11 @@ def with_tree(
     locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
     folder = _folder(locked, cache)
     if folder.exists():
-        stated = read_file(folder / "tree", _VERSION_FILE)
+        content = read_file(folder / "tree", _VERSION_FILE)
     else:
-        stated = _stated(repository, commit, network, run)
-    if stated is not None:
-        chosen = replace(chosen, version=_checked(stated, text))
+        content = _version_text(repository, commit, network, run)
+    if content is not None:
+        chosen = replace(chosen, version=_version(content, text))
     if obtain:
         check_out(locked, cache=cache, network=network, run=run)
     if "://" not in repository:  # an image must not contain a path of this host
@@ -228,7 +223,7 @@ def _inside(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(path)) == real / path.relative_to(folder)
 
 
-def _stated(repository: str, commit: str, network: Network, run: Runner) -> str | None:
+def _version_text(repository: str, commit: str, network: Network, run: Runner) -> str | None:
     """The content of the version file of a commit; None if the commit lacks it.
 
     Checks nothing out. Fetches as little as possible from a repository at a URL.
@@ -239,30 +234,20 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
             folder = Path(scratch if "://" in repository else repository)
             if "://" in repository:
                 _obtain(git, folder, repository, commit, "--filter=blob:none")
-            entry = git(folder, "ls-tree", "--long", commit, _VERSION_FILE).output
-            fields = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
-            if not fields:
+            if not git(folder, "ls-tree", commit, _VERSION_FILE).output:
                 return None
-            mode, _, blob, size = fields.groups()
-            if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
-                raise UsageError(
-                    f"{_VERSION_FILE} of {repository} is not a small file", "correct it"
-                )
-            return git(folder, "cat-file", "blob", blob).output
+            return git(folder, "cat-file", "blob", f"{commit}:{_VERSION_FILE}").output
         except CommandError as error:
             raise _problem(error, repository, commit) from None
 
 
-def _checked(stated: str, text: str) -> str:
-    """The stated version, if it is valid in wheels and tags. Raises UsageError if not."""
-    version = stated.strip()
-    try:
-        if len(version) <= _LONGEST_VERSION:
-            parsed = Version(version)
-            if str(parsed) == version and not parsed.epoch and not parsed.local:
-                return version
-    except InvalidVersion:
-        pass
+def _version(content: str, text: str) -> str:
+    """The version in a version file. Raises UsageError if it is invalid in wheels and tags."""
+    version = content.strip()
+    if len(version) <= _LONGEST_VERSION and is_version(version):
+        parsed = Version(version)
+        if str(parsed) == version and not parsed.epoch and not parsed.local:
+            return version
     raise UsageError(
         f"{_VERSION_FILE} of {text} has no valid version: {version[:_LONGEST_VERSION]!r}",
         "write one such as 2.13.0a0 (PEP 440, in its normal form, without + and !)",

@@ -41,21 +41,21 @@ def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> 
     Raises NetworkError if it cannot be fetched, LockError if no mirror has the locked file.
     """
     [deb] = lock.debs
+    mirrors = (network.compat_mirror or compat.repository(lock.platform),)
     try:
-        fetched = fetch(
-            lock,
-            cache / Part.DEBS,
-            mirrors=lambda: (network.compat_mirror or compat.repository(lock.platform),),
-            snapshot="",
-            network=network,
-        )
-    except NetworkError as error:
-        raise NetworkError(
+        debs = fetch(lock, cache / Part.DEBS, mirrors=mirrors, snapshot="", network=network)
+    except (NetworkError, LockError) as error:
+        raise type(error)(
             f"{deb.name} {deb.version} cannot be fetched: {error.message}", _WAYS
         ) from None
-    if fetched.vanished:
-        raise LockError(f"locks/{lock.name}.json: no mirror has {deb.name} {deb.version}", _WAYS)
-    return _ready(lock, fetched.files[deb], cache)
+    folder = cache / Part.COMPAT / deb.sha256
+    if not folder.exists():
+        with filling(folder) as new:
+            (new / "deb").mkdir()
+            shutil.copyfile(debs[deb], new / "deb" / f"{lock.name}.deb")
+            (new / "note.json").write_text(_note_of(lock, debs[deb], new.parent))
+    used(folder)
+    return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 
 
 def read_note(libcuda: Path) -> str:
@@ -68,18 +68,6 @@ def read_note(libcuda: Path) -> str:
         return ""
     kept = {"driver": note.branches, "device": note.brands}
     return json.dumps(kept, separators=(",", ":"))
-
-
-def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
-    """The package in its own folder, from the cache or added to it now."""
-    folder = cache / Part.COMPAT / deb.stem
-    if not folder.exists():
-        with filling(folder) as new:
-            (new / "deb").mkdir()
-            shutil.copyfile(deb, new / "deb" / f"{lock.name}.deb")
-            (new / "note.json").write_text(_note_of(lock, deb, new.parent))
-    used(folder)
-    return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 
 
 def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
-from torch_images.errors import DiskError, LockError, NetworkError
+from torch_images.errors import LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
 from torch_images.host.web import FILE, Session
@@ -34,47 +33,33 @@ _CONNECTIONS = 16
 Pinned = LockedDeb | LockedArchive | LockedWheel
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """The result of fetching the packages of a lock.
-
-    `files`: the file of each package that was fetched.
-    `vanished`: the packages that no answering source has any more.
-    `silent`: why a source did not answer, which may have them; "" if all answered.
-    """
-
-    files: Mapping[LockedDeb, Path]
-    vanished: tuple[LockedDeb, ...]
-    silent: str = ""
-
-
 def fetch(
-    lock: DebLock,
-    folder: Path,
-    *,
-    mirrors: Callable[[], Sequence[str]],
-    snapshot: str,
-    network: Network,
-) -> Fetched:
+    lock: DebLock, folder: Path, *, mirrors: Sequence[str], snapshot: str, network: Network
+) -> dict[LockedDeb, Path]:
     """Get every package of a lock into `folder`, as <SHA-256>.deb.
 
-    `mirrors` returns the root URLs of archives; it is called only if a file is missing.
-    `snapshot` is the root URL of a snapshot archive; "" for none. Raises LockError if the sources
-    have only another file under a package's path, NetworkError if none answers, DiskError.
+    `mirrors` are the root URLs of archives, `snapshot` that of a snapshot archive; "" for none.
+    Raises LockError if all answer and none has a package, or if they have only another file under
+    its path; else NetworkError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
     missing = [deb for deb, path in files.items() if not is_file(deb, path)]
     for deb in files.keys() - missing:
         used(files[deb])
-    if not missing:
-        return Fetched(files=files, vanished=())
-    source = _Source(network, mirrors(), snapshot, lock.snapshot)
+    source = _Source(network, mirrors, snapshot, lock.snapshot)
     with workers(_CONNECTIONS) as pool:
         fetched = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
-    vanished = tuple(deb for deb, is_here in zip(missing, fetched, strict=True) if not is_here)
-    present = {d: p for d, p in files.items() if d not in vanished}
-    return Fetched(files=present, vanished=vanished, silent=source.problem)
+    vanished = [deb for deb, is_here in zip(missing, fetched, strict=True) if not is_here]
+    if vanished and source.problem:
+        raise _unsettled(vanished, source.problem)
+    if vanished:
+        names = ", ".join(f"{deb.name} {deb.version}" for deb in vanished)
+        raise LockError(
+            f"locks/{lock.name}.json: no mirror and no snapshot archive has {names}",
+            f"run `invoke lock --select {lock.name}`, or name a mirror in TORCH_IMAGES_MIRROR",
+        )
+    return files
 
 
 def fetch_archives(
@@ -82,14 +67,13 @@ def fetch_archives(
 ) -> dict[LockedArchive, Path]:
     """Get every archive into `folder`, named by its SHA-256.
 
-    Raises LockError if one is gone or differs, NetworkError, DiskError.
+    Raises LockError if one is gone or differs, NetworkError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {archive: folder / archive.sha256 for archive in archives}
-    source = _Source(network)
     for archive, path in files.items():
         url = network.mirrored(archive.url)
-        if not is_file(archive, path) and not _get(source, [url], path, archive):
+        if not is_file(archive, path) and not fetch_url(url, path, archive, network):
             raise LockError(
                 f"{archive.name} {archive.version} is gone from {url}",
                 "name a mirror that has it in TORCH_IMAGES_SOURCE_MIRROR",
@@ -100,7 +84,7 @@ def fetch_archives(
 def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
     """Get one locked file from a URL to `path`; False if the server does not have it.
 
-    Raises LockError if the file differs, NetworkError, DiskError.
+    Raises LockError if the file differs, NetworkError.
     """
     return _get(_Source(network), [url], path, pinned)
 
@@ -133,7 +117,7 @@ def size(url: str, network: Network) -> int | None:
 def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
     """Get a file that is not locked yet into `folder`, named by its SHA-256.
 
-    Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError or DiskError.
+    Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     partial, digest = _save(_open(url, network), folder, url, FILE)
@@ -143,19 +127,19 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
 
 
 def _open(url: str, network: Network, *, stream: bool = True) -> requests.Response:
-    """The answer for a URL or its mirror; a `stream` is not read yet. Raises NetworkError."""
-    source = _Source(network)
-    answer = source.get(network.mirrored(url), stream=stream)
-    if answer is None or answer.status_code != requests.codes.ok:
-        problem = source.problem
-        if answer is not None:
-            answer.close()
-            problem = f"status {answer.status_code}"
-        raise NetworkError(
-            f"{url} could not be read: {problem}",
-            "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR",
-        )
-    return answer
+    """The answer for a URL; a `stream` is not read yet. Raises NetworkError."""
+    try:
+        answer = Session(network).get(url, stream=stream)
+    except requests.RequestException as error:
+        problem = cause(error)
+    else:
+        if answer.status_code == requests.codes.ok:
+            return answer
+        answer.close()
+        problem = f"status {answer.status_code}"
+    raise NetworkError(
+        f"{url} could not be read: {problem}", "check network and proxy, or name another mirror"
+    )
 
 
 def available(
@@ -172,11 +156,11 @@ def available(
     """
     source, present = _Source(network, mirrors, snapshot, lock.snapshot), set()
     for deb in debs:
-        answers = [source.status(url) for url in source.urls(deb)]
-        if requests.codes.ok in answers:
+        statuses = [source.status(url) for url in source.urls(deb)]
+        if requests.codes.ok in statuses:
             present.add(deb)
-        elif None in answers:
-            raise unsettled([deb], source.problem)
+        elif None in statuses:
+            raise _unsettled([deb], source.problem)
     return present
 
 
@@ -201,13 +185,13 @@ class _Source:
         roots = [*likely, self._snapshot.format(archive=deb.archive)]
         return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
 
-    def get(self, url: str, *, stream: bool = True) -> requests.Response | None:
-        """The answer for a URL, None if its host does not answer; a `stream` is not read yet."""
-        host = url.partition("://")[2].partition("/")[0]
+    def get(self, url: str) -> requests.Response | None:
+        """The answer for a URL, not read yet; None if its host does not answer."""
+        host = urlsplit(url).netloc
         if host in self._silent:
             return None
         try:
-            answer = self.session.get(url, stream=stream)
+            answer = self.session.get(url, stream=True)
             if answer.status_code not in (requests.codes.ok, *_GONE):
                 with answer:
                     answer.raise_for_status()
@@ -228,7 +212,7 @@ class _Source:
 def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
     """Save the first file at `urls` with the right hash to `path`; False if none exists.
 
-    Raises LockError if there are only other files, NetworkError if no host answers, DiskError.
+    Raises LockError if there are only other files, NetworkError if no host answers.
     """
     other, answered = "", False
     for url in urls:
@@ -253,15 +237,18 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
             "the server has another one; if that is intended, run `invoke lock --renew --all`",
         )
     if not answered:
-        raise _unreachable(source)
+        raise NetworkError(
+            f"no mirror could be reached: {source.problem or 'none is named'}",
+            "check network and proxy, or name a mirror in TORCH_IMAGES_MIRROR",
+        )
     return False
 
 
 def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tuple[Path, str]:
     """Save a body under a temporary name in `folder`. Returns that file and its SHA-256.
 
-    Stops one byte after `most` bytes. The caller renames the file. `name` is for errors:
-    NetworkError and DiskError.
+    Stops one byte after `most` bytes. The caller renames the file. Raises NetworkError, which says
+    `name`.
     """
     digest = hashlib.sha256()
     handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
@@ -280,8 +267,6 @@ def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tupl
         partial.unlink()
         if isinstance(error, requests.RequestException):
             raise NetworkError(f"the download of {name} failed: {cause(error)}") from None
-        if isinstance(error, OSError):
-            raise DiskError(f"{name} could not be saved: {error.strerror}") from None
         raise
     return partial, digest.hexdigest()
 
@@ -295,17 +280,10 @@ def is_file(pinned: Pinned, path: Path) -> bool:
         return False
 
 
-def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
+def _unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
     """The error for packages that no answering source has, while another did not answer."""
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
         f"no answering archive has {names}, and one does not answer: {problem}",
         "check network and proxy, or name a mirror that has them in TORCH_IMAGES_MIRROR",
-    )
-
-
-def _unreachable(source: _Source) -> NetworkError:
-    return NetworkError(
-        f"no mirror could be reached: {source.problem or 'none is named'}",
-        "check network and proxy, or name a mirror in TORCH_IMAGES_MIRROR",
     )

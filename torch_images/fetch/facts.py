@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import zipfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -16,6 +14,7 @@ from torch_images.config.lock_requests import FactsRequest
 from torch_images.config.release import Facts
 from torch_images.errors import LockError
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.tools import today
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.inside.features import FEATURES, shows
@@ -33,15 +32,13 @@ def find_facts(
     *,
     network: Network,
     cache: Path,
-    date: dt.date,
 ) -> FactsLock:
     """The facts for a request; `plain` is the lock of its release's wheels.
 
-    Returns `current`, with the new date, if it is of the same wheel, which is else downloaded.
+    Returns `current` if it is of the same wheel, which is else downloaded.
     Raises NetworkError, DiskError, and LockError for an unreadable wheel.
     """
-    wheel = next((w for w in plain.wheels if w.name == "torch"), None)
-    assert wheel
+    wheel = next(w for w in plain.wheels if w.name == "torch")
     if Version(wheel.version).local not in (None, item.cuda.short):
         raise LockError(
             f"locks/{plain.name}.json has torch {wheel.version}, which is not for CUDA "
@@ -49,7 +46,7 @@ def find_facts(
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
     if current and current.sha256 == wheel.sha256:
-        return replace(current, date=date)
+        return current
     cache.mkdir(parents=True, exist_ok=True)
     with PackageIndex(network) as index, scratch(cache, ".facts-") as room:
         folder = room / "torch"
@@ -60,12 +57,12 @@ def find_facts(
             torch=Version(wheel.version).public,
             python=item.python,
             arches=code[_MAIN],
-            features=_features(folder),
+            features=tuple(name for name in sorted(FEATURES) if shows(folder, name)),
             platform=item.platform.name,
             lacks=_lacks(code),
             single=single,
         )
-    return FactsLock(name=item.name, date=date, sha256=wheel.sha256, facts=facts)
+    return FactsLock(name=item.name, date=today(), sha256=wheel.sha256, facts=facts)
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
@@ -115,13 +112,8 @@ def _lacks(
     For CUDA 13, libtorch_cuda_linalg.so has MAGMA's code for 8.0 and newer, the main library also
     for 7.5.
     """
-    lacks = []
-    for library, has in code.items():
-        if unserved := tuple(a for a in code[_MAIN] if not any(a.runs(c) for c in has)):
-            lacks.append((library, unserved))
-    return tuple(lacks)
-
-
-def _features(folder: Path) -> tuple[str, ...]:
-    """The features of torch's libraries, by the same evidence as the gate of compiled wheels."""
-    return tuple(name for name in sorted(FEATURES) if shows(folder, name))
+    unserved = {
+        library: tuple(a for a in code[_MAIN] if not any(a.runs(c) for c in has))
+        for library, has in code.items()
+    }
+    return tuple((library, arches) for library, arches in unserved.items() if arches)

@@ -1,4 +1,4 @@
-"""Newer inputs that images.yaml does not use.
+"""Newer inputs that images.yaml does not use, and the releases of torch that `lock --upgrade` adds.
 
 These are newer releases of torch, of CUDA's archives, of packages that it holds back, and of extras
 that it pins.
@@ -6,10 +6,10 @@ that it pins.
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,11 +17,12 @@ from packaging.version import Version
 
 from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import read
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import Requirements, resolve
+from torch_images.fetch.resolve import resolve
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
@@ -30,8 +31,23 @@ from torch_images.locks.files import is_version
 FILE = "images.yaml"  # in place of a lock's name in a finding
 # Part of uv's message about a requirement that conflicts with others.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
-_BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The change to one CUDA version: its new list of releases, and those added and dropped."""
+
+    cuda: str
+    releases: tuple[str, ...]
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The plan in one line."""
+        gone = f"; drops torch {', '.join(self.dropped)}, its tags stay" if self.dropped else ""
+        return f"CUDA {self.cuda}: adds torch {', '.join(self.added)}{gone}"
 
 
 def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
@@ -41,7 +57,7 @@ def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
         for release in newer_torch(config, index):
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
-        yield from held_back(config, index)
+        yield from excluded_packages(config, index)
         yield from extras_behind(config, index, network, run)
     for cuda in config.cudas:
         if cuda.release:
@@ -63,7 +79,7 @@ def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
     )
 
 
-def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
+def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
     """Packages whose newest release a requirement of images.yaml excludes.
 
     Raises NetworkError.
@@ -74,10 +90,7 @@ def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
         *(variant.wheels for variant in config.variants),
         *(source.wheels for source in config.sources),
     )
-    for text in dict.fromkeys(texts):
-        requirement = Requirement(text)
-        if not any(clause.operator in _BOUNDS for clause in requirement.specifier):
-            continue
+    for requirement in map(Requirement, dict.fromkeys(texts)):
         name = canonicalize_name(requirement.name)
         newest = max(_finals(index, name), default=None)
         if newest and newest not in requirement.specifier:
@@ -106,14 +119,14 @@ def _reach(config: Config, extra: Extra, word: str, network: Network, run: Runne
     listed = {
         t for cuda in config.cudas for t in (*cuda.torch, *dict(extra.torch).get(cuda.version, ()))
     }
-    wanted = Requirements(
+    newest = max(listed, key=Version)
+    item = WheelRequest(
         name=extra.name,
-        words=(word, f"torch<={max(listed, key=Version)}"),
+        request=(word, f"torch<={newest}"),
         python=choose(config).base.python,
-        date=dt.datetime.now(dt.UTC).date(),
     )
     try:
-        versions = resolve(wanted, network=network, run=run).versions()
+        versions = resolve(item, network=network, run=run).versions()
     except LockError as error:
         needs = ", ".join(sorted(set(_PIN.findall(error.message)))) or error.message
     else:
@@ -130,7 +143,7 @@ def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
     """A newer patch release of a CUDA version's archives, by the list of files at their URL."""
     name = f"CUDA {cuda.version}"
     try:
-        releases = _RELEASE.findall(read(f"{root}/", network))
+        releases = _RELEASE.findall(read(network.mirrored(f"{root}/"), network))
     except NetworkError as error:
         detail = f"newer ones could not be looked up: {error.message}"
         yield Finding(FILE, name, cuda.release, UNCHANGED, detail)
@@ -151,3 +164,62 @@ def _finals(index: PackageIndex, name: str) -> list[Version]:
     }
     versions = (Version(text) for text in texts if is_version(text))
     return sorted(v for v in versions if not v.is_prerelease and not v.local)
+
+
+def find_cudas(
+    config: Config, releases: Iterable[str], *, network: Network, run: Runner
+) -> dict[str, str]:
+    """The CUDA version of each release of torch in the main index, for the default Python.
+
+    A release that cannot be resolved has the reason instead of a version. Raises NetworkError.
+    """
+    cudas, python = {}, choose(config).base.python
+    for torch in releases:
+        item = WheelRequest(name=f"torch-{torch}", request=(f"torch=={torch}",), python=python)
+        try:
+            cudas[torch] = resolve(item, network=network, run=run).cuda or "none"
+        except LockError as error:
+            cudas[torch] = error.message
+    return cudas
+
+
+def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
+    """The change to each CUDA version, and notes for a reviewer.
+
+    `cudas` has the CUDA version of each new release, see `find_cudas`. Pure.
+    """
+    plans, notes = [], []
+    for cuda in config.cudas:
+        before = own_releases(cuda)
+        after = kept(config, cuda, (*before, *(t for t, v in cudas.items() if v == cuda.version)))
+        if added := tuple(torch for torch in after if torch not in before):
+            gone = tuple(torch for torch in before if torch not in after)
+            plans.append(Plan(cuda=cuda.version, releases=after, added=added, dropped=gone))
+        for torch in added:
+            lacking = [x.name for x in config.extras if x.pins and x.pinned(torch) is None]
+            if lacking:
+                notes.append(f"torch {torch}: images.yaml pins no {', '.join(lacking)} for it")
+    known = {cuda.version for cuda in config.cudas}
+    notes += [f"torch {t} is for no CUDA here: {v}" for t, v in cudas.items() if v not in known]
+    return tuple(plans), tuple(notes)
+
+
+def own_releases(cuda: Cuda) -> tuple[str, ...]:
+    """The releases of a CUDA version that come from the main index."""
+    return tuple(torch for torch in cuda.torch if cuda.index(torch) is None)
+
+
+def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]:
+    """The releases of a CUDA version that stay, the oldest first: the end-of-life rule.
+
+    These are the newest patch of each of the `config.keep` newest minor versions, and those whose
+    libraries a compiled source uses.
+    """
+    newest: dict[tuple[int, ...], str] = {}
+    for torch in sorted(set(releases), key=Version):
+        newest[Version(torch).release[:2]] = torch
+    needed = {
+        torch for s in config.sources for version, torch in s.beside if version == cuda.version
+    }
+    stay = {*list(newest.values())[-config.keep :], *(needed & set(releases))}
+    return tuple(sorted(stay, key=Version))

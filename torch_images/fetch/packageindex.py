@@ -28,9 +28,6 @@ _WAYS = (
 )
 
 
-_OTHER_WAYS = "check network and proxy (HTTPS_PROXY), and certificates (SSL_CERT_FILE)"
-
-
 class PackageIndex(contextlib.ExitStack):
     """The package indexes, each asked once for a project. Several threads may use it at once.
 
@@ -80,18 +77,17 @@ class PackageIndex(contextlib.ExitStack):
             return tuple(self._client(index).get_project_page(name).packages)
         except NoSuchProjectError:
             return ()
-        except requests.JSONDecodeError as error:
-            raise _malformed(name, index, error) from None
-        except requests.RequestException as error:
-            raise NetworkError(
-                f"{_called(index)} could not be reached: {cause(error)}",
-                _OTHER_WAYS if index else _WAYS,
-            ) from None
         except (
-            *(UnsupportedRepoVersionError, ValueError, LookupError, TypeError),
-            *(AttributeError, AssertionError, RecursionError),
+            *(requests.RequestException, UnsupportedRepoVersionError, ValueError, LookupError),
+            *(TypeError, AttributeError, AssertionError, RecursionError),
         ) as error:
-            raise _malformed(name, index, error) from None
+            reason = shown(" ".join(str(error).split())) or type(error).__name__
+            if isinstance(error, requests.RequestException):
+                reason = cause(error)
+            raise NetworkError(
+                f"{_called(index)}'s page of {name} could not be read: {reason}",
+                _WAYS,
+            ) from None
 
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
         """Put a wheel into a folder, under its own name.
@@ -111,12 +107,3 @@ class PackageIndex(contextlib.ExitStack):
 def _called(index: str) -> str:
     """The name of an index in messages; the URL of the main one may have a password."""
     return f"the index {index}" if index else "the package index"
-
-
-def _malformed(name: str, index: str, error: Exception) -> NetworkError:
-    """The error for a malformed page of an index."""
-    reason = shown(" ".join(str(error).split())) or type(error).__name__
-    return NetworkError(
-        f"{_called(index)}'s page of {name} is malformed: {reason}",
-        _OTHER_WAYS if index else _WAYS,
-    )

@@ -9,15 +9,14 @@ applies it to direct requirements only, so torch's triton would come from the ma
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.markers import default_environment
 from packaging.pylock import (
@@ -29,16 +28,17 @@ from packaging.pylock import (
 )
 
 from torch_images.config.indexes import Index, origin
+from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.tools import endless, uv_command
+from torch_images.fetch.tools import endless, today, uv_command
 from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
 from torch_images.locks.wheels import LockedWheel, WheelLock, tags, uv_platform
-from torch_images.platforms import AMD64, Platform
+from torch_images.platforms import Platform
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -55,45 +55,23 @@ _PROBLEMS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Requirements:
-    """The input of resolving a lock of wheels.
-
-    `name` and `date` are the lock's. The wheels are for `platform` with glibc GLIBC or newer, and
-    for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix a package's version if
-    it is needed; `overrides` do so even against other requirements. Versions also fit the
-    requirements `beside`, which are not part of the lock. `alone` ignores the requirements of the
-    wheels themselves.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    python: str
-    platform: Platform = AMD64
-    date: dt.date
-    constraints: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    alone: bool = False
-
-
 def resolve(
-    requirements: Requirements, *, network: Network, run: Runner, index: Index | None = None
+    item: WheelRequest, *, network: Network, run: Runner, constraints: Sequence[str] = ()
 ) -> WheelLock:
-    """Resolve requirements and their dependencies to one wheel each, by uv's choice.
+    """Resolve a request and its dependencies to one wheel each, by uv's choice.
 
-    `index` is the index of the release of torch, None for the main one. Raises NetworkError if an
-    index cannot be reached, and LockError if there is no solution, or an index has no SHA-256 for a
-    wheel.
+    `constraints`, e.g. "numpy==2.3.5", fix a package's version if it is needed. Raises
+    NetworkError if an index cannot be reached, and LockError if there is no solution, or an index
+    has no SHA-256 for a wheel.
     """
-    if not index:
-        return _resolve(requirements, network, run)
+    if not item.index:
+        return _resolve(item, network, run, constraints)
     with PackageIndex(network) as client, tempfile.TemporaryDirectory() as scratch:
-        write_pages(index, client, Path(scratch))
+        write_pages(item.index, client, Path(scratch))
         try:
-            return _resolve(requirements, network, run, index, Path(scratch).as_uri())
+            return _resolve(item, network, run, constraints, Path(scratch).as_uri())
         except LockError as error:
-            hint = f"list packages that only {index.url} has under `packages` of this index"
+            hint = f"list packages that only {item.index.url} has under `packages` of this index"
             raise LockError(error.message, hint) from None
 
 
@@ -113,64 +91,53 @@ def write_pages(index: Index, client: PackageIndex, folder: Path) -> None:
 
 
 def _resolve(
-    requirements: Requirements,
-    network: Network,
-    run: Runner,
-    index: Index | None = None,
-    pages: str = "",
+    item: WheelRequest, network: Network, run: Runner, constraints: Sequence[str], pages: str = ""
 ) -> WheelLock:
-    """As `resolve`; `pages` is the URL of the folder with the pages of `index`."""
-    python, platform, constraints = (
-        requirements.python,
-        requirements.platform,
-        requirements.constraints,
-    )
-    if requirements.beside:
-        both = (*requirements.words, *requirements.beside)
-        wider = replace(requirements, words=both, beside=(), alone=False)
-        versions = _resolve(wider, network, run, index, pages).versions()
+    """As `resolve`; `pages` is the URL of the folder with the pages of the item's index."""
+    if item.beside:
+        wider = replace(item, request=(*item.request, *item.beside), beside=(), alone=False)
+        versions = _resolve(wider, network, run, constraints, pages).versions()
         constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
         overrides = Path(folder, "overrides.txt")
-        overrides.write_text("\n".join(requirements.overrides))
+        overrides.write_text("\n".join(item.overrides))
         command = uv_command("pip", "compile", "--quiet", "--no-header", "--no-annotate")
-        command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
+        command += ["--format", "pylock.toml", "--python-platform", uv_platform(item.platform)]
         # Name this Python, though nothing is built with it: else uv downloads one from GitHub.
-        command += ["--python", sys.executable, "--python-version", python]
+        command += ["--python", sys.executable, "--python-version", item.python]
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
-        command += [f"--constraints={limits}"] if constraints else []
-        command += [f"--overrides={overrides}"] if requirements.overrides else []
-        command += ["--no-deps"] if requirements.alone else []
+        command += [f"--constraints={limits}", f"--overrides={overrides}"]
+        command += ["--no-deps"] if item.alone else []
         try:
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
-            run.run(command, env=env, stdin="\n".join(requirements.words))
+            run.run(command, env=env, stdin="\n".join(item.request))
         except CommandError as error:
             text = error.output.replace("\u2570\u2500\u25b6", "")
             raise endless(error) or refusal(_PROBLEMS, text) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
-    chosen = select(document, python, platform)
-    with workers(8) as pool:
-        sizes = pool.map(lambda one: one[1].size or _size(str(one[1].url), network), chosen)
+    chosen = select(document, item.python, item.platform)
+    with workers(8) as pool:  # indexes need not state sizes (PEP 700)
+        sizes = pool.map(lambda one: one[1].size or size(str(one[1].url), network), chosen)
     wheels = [
         LockedWheel(
             name=package.name,
             version=str(package.version or ""),
             filename=wheel.filename,
-            size=count,
+            size=count or 0,
             sha256=_sha256(wheel),
-            index=origin(package.name, index),
+            index=origin(package.name, item.index),
         )
         for (package, wheel), count in zip(chosen, sizes, strict=True)
     ]
     return WheelLock(
-        name=requirements.name,
-        date=requirements.date,
-        python=python,
-        request=tuple(sorted(requirements.words)),
+        name=item.name,
+        date=today(),
+        python=item.python,
+        request=tuple(sorted(item.request)),
         wheels=tuple(sorted(wheels)),
-        platform=platform,
+        platform=item.platform,
     )
 
 
@@ -187,10 +154,6 @@ def _link(file: DistributionPackage) -> str:
         facts["data-core-metadata"] = f"sha256={digest}" if digest else "true"
     words = " ".join(f'{key}="{escape(value)}"' for key, value in facts.items())
     return f"<a {words}>{escape(file.filename)}</a>"
-
-
-def _filename(url: str) -> str:
-    return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 def select(
@@ -225,13 +188,3 @@ def _sha256(wheel: PackageWheel) -> str:
             "name an index that does in UV_DEFAULT_INDEX",
         )
     return wheel.hashes["sha256"]
-
-
-def _size(url: str, network: Network) -> int:
-    """The size in bytes of a file, from its server, since indexes need not state it (PEP 700).
-
-    Raises NetworkError, also if the index lists a file that is gone.
-    """
-    if count := size(url, network):
-        return count
-    raise NetworkError(f"the size of {_filename(url)} could not be read: the file is gone")

@@ -5,24 +5,23 @@ The host gets all of them before a build begins, so that the build itself needs 
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-import logging
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.config.types import Cuda
+from torch_images.config.lock_requests import SourceRequest, ToolkitRequest
 from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
+from torch_images.fetch.tools import today
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
+from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees
 
 # From Triton's setup.py (get_llvm_package_info, get_json_package_info). Its LLVM for Ubuntu needs
 # glibc 2.35; every base has 2.36.
@@ -31,96 +30,73 @@ _SYSTEM = "ubuntu-x64"
 _JSON = "https://github.com/nlohmann/json/releases/download/{version}/include.zip"
 _PLATFORM = "linux-x86_64"  # in the lists of NVIDIA's releases
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySources:
     """The sources that a build compiles.
 
-    `lock`: the lock of trees and archives, which a build without `locked` may have completed.
     `trees`: the folder of each tree, by "torch", and "triton" if that is compiled.
     `archives`: the folder with the archives that Triton's build needs.
     """
 
-    lock: SourceLock
     trees: Mapping[str, Path]
     archives: Path
 
 
-def prepare(
-    lock: SourceLock, *, cache: Path, network: Network, run: Runner, locked: bool = False
-) -> ReadySources:
+def prepare(lock: SourceLock, *, cache: Path, network: Network, run: Runner) -> ReadySources:
     """Get the trees of a source, and the archives that its Triton needs.
 
-    Adds an archive that is not locked to the lock, with a warning; with `locked` that is a
-    LockError. Raises NetworkError and DiskError as well.
+    Raises LockError, NetworkError and DiskError.
     """
-    if locked and lock.unlocked:
+    if not lock.archives and any(tree.name == "triton" for tree in lock.trees):
         raise LockError(
-            f"locks/{lock.name}.json was not resolved by `invoke lock`",
-            f"run `invoke lock --select {lock.name}`, and build without --torch-source",
+            f"locks/{lock.name}.json lacks the archives that Triton's build needs",
+            f"run `invoke lock --select {lock.name}`",
         )
     trees = {
         tree.name: check_out(tree, cache=cache, network=network, run=run) for tree in lock.trees
     }
-    archives, new = _archives(trees.get("triton"), lock, cache, network)
-    if new:
-        names = ", ".join(f"{archive.name} {archive.version}" for archive in new)
-        if locked:
-            raise LockError(
-                f"locks/{lock.name}.json lacks {names}", f"run `invoke lock --select {lock.name}`"
-            )
-        _log.warning(
-            "%s was not locked and is used as served; the image will be marked as unlocked",
-            names,
-        )
-    lock = replace(lock, archives=archives, unlocked=lock.unlocked or bool(new))
-    return ReadySources(
-        lock=lock, trees=trees, archives=archive_folder(lock, cache=cache, network=network)
-    )
+    return ReadySources(trees=trees, archives=archive_folder(lock, cache=cache, network=network))
 
 
 def resolve_sources(
-    name: str,
-    request: tuple[str, ...],
-    trees: tuple[LockedTree, ...],
-    *,
-    known: tuple[LockedArchive, ...] = (),
-    cache: Path,
-    network: Network,
-    run: Runner,
-    date: dt.date,
+    item: SourceRequest, *, cache: Path, network: Network, run: Runner
 ) -> SourceLock:
     """The lock of a source: its trees, and the archives that its Triton needs today.
 
-    `name`, `request` and `date` are the lock's. An archive in `known` is not downloaded.
     Raises NetworkError, LockError, DiskError.
     """
-    lock = SourceLock(name=name, date=date, request=request, trees=trees, archives=known)
-    tree = next((tree for tree in trees if tree.name == "triton"), None)
-    triton = check_out(tree, cache=cache, network=network, run=run) if tree else None
-    return replace(lock, archives=_archives(triton, lock, cache, network)[0])
+    trees, archives = locked_trees(item.source), list[LockedArchive]()
+    for tree in trees:
+        if tree.name == "triton":
+            folder = check_out(tree, cache=cache, network=network, run=run)
+            archives = [
+                _archive(*file, cache=cache, network=network) for file in _downloads(folder)
+            ]
+    return SourceLock(
+        name=item.name,
+        date=today(),
+        request=item.request,
+        trees=trees,
+        archives=tuple(sorted(archives)),
+    )
 
 
-def resolve_toolkit(
-    name: str, request: tuple[str, ...], cuda: Cuda, *, root: str, network: Network, date: dt.date
-) -> SourceLock:
+def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
     """The lock of a CUDA version's compiler, from the list of NVIDIA's release.
 
-    `name`, `request` and `date` are the lock's; `root` is the URL of NVIDIA's archives.
     Raises NetworkError, and LockError for an archive that the release lacks.
     """
-    url = f"{root}/redistrib_{cuda.release}.json"
+    url = f"{item.archives}/redistrib_{item.cuda.release}.json"
     archives = []
     try:
-        listed = jsondoc.parse(read(url, network))
-        for package in cuda.archives:
+        listed = jsondoc.parse(read(network.mirrored(url), network))
+        for package in item.cuda.archives:
             file = listed[package][_PLATFORM]
             archive = LockedArchive(
                 name=package,
                 version=listed[package]["version"],
-                url=f"{root}/{file['relative_path']}",
+                url=f"{item.archives}/{file['relative_path']}",
                 size=int(file["size"]),  # NVIDIA writes it as text
                 sha256=file["sha256"],
             )
@@ -130,34 +106,22 @@ def resolve_toolkit(
             f"{url} does not list all archives for {_PLATFORM}: {shown(str(error))}",
             "correct `archives` in images.yaml",
         ) from None
-    return SourceLock(name=name, date=date, request=request, archives=tuple(sorted(archives)))
+    return SourceLock(
+        name=item.name, date=today(), request=item.request, archives=tuple(sorted(archives))
+    )
 
 
-def _archives(
-    triton: Path | None, lock: SourceLock, cache: Path, network: Network
-) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
-    """The archives that a tree of Triton needs, sorted; and those that were not locked.
-
-    An archive whose hash the tree itself states counts as locked. Without a tree there are none.
-    """
-    if triton is None:
-        return (), []
-    known = {(a.name, a.version): a for a in lock.archives}
-    archives, new = [], []
-    for name, version, url, sha256 in _downloads(triton):
-        archive = known.get((name, version))
-        if archive is None or (sha256 and archive.sha256 != sha256):
-            digest, size = discover(url, cache / Part.ARCHIVES, network)
-            if sha256 and digest != sha256:
-                raise LockError(
-                    f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
-                    f"sha256:{digest}"
-                )
-            archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
-            if not sha256:
-                new.append(archive)
-        archives.append(archive)
-    return tuple(sorted(archives)), new
+def _archive(
+    name: str, version: str, url: str, sha256: str, *, cache: Path, network: Network
+) -> LockedArchive:
+    """One of the archives of `_downloads`, as its server has it today."""
+    digest, size = discover(network.mirrored(url), cache / Part.ARCHIVES, network)
+    if sha256 and digest != sha256:
+        raise LockError(
+            f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
+            f"sha256:{digest}"
+        )
+    return LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
 
 
 def _downloads(triton: Path) -> Iterable[tuple[str, str, str, str]]:

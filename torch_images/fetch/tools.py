@@ -6,6 +6,7 @@ uses the same files as a Linux server.
 
 from __future__ import annotations
 
+import datetime as dt
 import signal
 from pathlib import Path
 
@@ -23,6 +24,11 @@ ulimit -v 16777216; ulimit -f 8388608
 if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
 exec "$@\""""
 _TIMED_OUT = 124  # exit code of `timeout`
+
+
+def today() -> dt.date:
+    """The date of a lock that is resolved now (UTC)."""
+    return dt.datetime.now(dt.UTC).date()
 
 
 def uv_command(*words: str) -> list[str]:

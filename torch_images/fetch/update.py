@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +21,16 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import available, size
 from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import Requirements, resolve
+from torch_images.fetch.resolve import resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.host.workers import workers
-from torch_images.locks import complete
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import read
 from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees
+from torch_images.locks.requested import check_runtime
+from torch_images.locks.sources import LockedArchive, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
 _Input = LockedWheel | LockedDeb | LockedArchive
@@ -45,7 +44,7 @@ class Finding:
     `lock`: the name of its lock file. `name`, `version`: of the input.
     `state`: UNCHANGED; NEWER, if it is available but replaced or no longer needed; VANISHED, if it
         is no longer available; ALTERED, if another file has its name.
-    `detail`: its replacement or the other file, such as "-> 2.3.6", or "".
+    `detail`: its replacement or the other file, e.g. "-> 2.3.6", or "".
     """
 
     lock: str
@@ -61,63 +60,38 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
     `folder` has the locks, of which `item.within` is read. Facts about a wheel that has not changed
     are kept, and it is not downloaded. Raises NetworkError, LockError, BuildError or DiskError.
     """
-    today, network = dt.datetime.now(dt.UTC).date(), resolver.network
+    network = resolver.network
     match item:
         case WheelRequest():
-            return _wheels_today(item, folder, resolver, today)
+            return _resolve_wheels(item, folder, resolver)
         case FactsRequest():
-            plain = read_wheels(folder / f"{item.within}.json", item.index)
-            known = _known_facts(item, folder)
-            return find_facts(item, plain, known, network=network, cache=cache, date=today)
+            plain, current = read_wheels(folder / f"{item.within}.json", item.index), None
+            with contextlib.suppress(LockError):
+                current = read(FactsLock, item.path(folder))
+            return find_facts(item, plain, current, network=network, cache=cache)
         case BaseRequest() | CompatRequest():
-            return _debs_today(item, resolver, today)
+            return _resolve_debs(item, resolver)
         case SourceRequest():
-            return resolve_sources(
-                item.name,
-                item.request,
-                locked_trees(item.source),
-                known=_known_archives(item, folder, network),
-                cache=cache,
-                network=network,
-                run=resolver.run,
-                date=today,
-            )
+            return resolve_sources(item, cache=cache, network=network, run=resolver.run)
         case ToolkitRequest():
-            return _toolkit_today(item, network, today)
+            return resolve_toolkit(item, network)
     raise TypeError(item)
 
 
-def _wheels_today(
-    item: WheelRequest, folder: Path, resolver: Resolver, today: dt.date
-) -> WheelLock:
-    requirements = Requirements(
-        name=item.name,
-        words=item.request,
-        python=item.python,
-        platform=item.platform,
-        date=today,
-        constraints=tuple(_kept(item, folder)),
-        beside=item.beside,
-        overrides=item.overrides,
-        alone=item.alone,
-    )
-    wheels = resolve(requirements, network=resolver.network, run=resolver.run, index=item.index)
-    complete.check_runtime(wheels, item.runtime)
+def _resolve_wheels(item: WheelRequest, folder: Path, resolver: Resolver) -> WheelLock:
+    kept: list[str] = []
+    if item.within:
+        plain = read_wheels(folder / f"{item.within}.json", item.index)
+        kept = [f"{w.name}=={w.version}" for w in plain.wheels if w.name not in item.replaces]
+    wheels = resolve(item, network=resolver.network, run=resolver.run, constraints=kept)
+    check_runtime(wheels, item.runtime)
     return wheels
 
 
-def _debs_today(item: BaseRequest | CompatRequest, resolver: Resolver, today: dt.date) -> DebLock:
+def _resolve_debs(item: BaseRequest | CompatRequest, resolver: Resolver) -> DebLock:
     if isinstance(item, CompatRequest):
-        package, platform = item.request[0], item.platform
-        return resolver.resolve_compat(item.name, package, item.compat, today, platform=platform)
-    return resolver.resolve(item.name, item.base, today, platform=item.platform)
-
-
-def _toolkit_today(item: ToolkitRequest, network: Network, today: dt.date) -> SourceLock:
-    root = item.archives
-    return resolve_toolkit(
-        item.name, item.request, item.cuda, root=root, network=network, date=today
-    )
+        return resolver.resolve_compat(item)
+    return resolver.resolve(item)
 
 
 def check(
@@ -128,61 +102,34 @@ def check(
     Downloads neither wheels, nor archives, nor trees. `index` may be shared with other checks, so
     that each project is requested once. Raises as `resolve_input` does.
     """
-    today, network = dt.datetime.now(dt.UTC).date(), resolver.network
+    network, path = resolver.network, item.path(folder)
     match item:
         case WheelRequest():
-            wheels = fresh = read_wheels(item.path(folder), item.index)
+            wheels = latest = read_wheels(path, item.index)
             with contextlib.suppress(LockError):  # else the index shows which files are gone
-                fresh = _wheels_today(item, folder, resolver, today)
-            return tuple(_wheels(item.name, wheels, fresh, index))
+                latest = _resolve_wheels(item, folder, resolver)
+            return tuple(_wheels(wheels, latest, index))
         case BaseRequest() | CompatRequest():
-            debs = read(DebLock, item.path(folder))
-            latest = _debs_today(item, resolver, today)
-            return tuple(_debs(item, debs, latest, resolver))
+            return tuple(_debs(item, read(DebLock, path), resolver))
         case SourceRequest():
-            return tuple(_sources(item.name, read(SourceLock, item.path(folder)), network))
+            return tuple(_sources(read(SourceLock, path), network))
         case ToolkitRequest():
-            archives = read(SourceLock, item.path(folder))
-            return tuple(_archives(item.name, archives, _toolkit_today(item, network, today)))
+            archives = read(SourceLock, path).archives
+            offered = {archive.name: archive for archive in resolve_toolkit(item, network).archives}
+            return tuple(
+                Finding(item.name, a.name, a.version, *_change(a, offered)) for a in archives
+            )
     return ()  # facts are of a locked wheel, which is checked with its lock
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise LockError, with the first five names, if inputs vanished or were altered."""
-    bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
-    if bad:
-        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
+    """Raise LockError if inputs vanished or were altered."""
+    if bad := [f for f in findings if f.state in (VANISHED, ALTERED)]:
+        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad)
         locks = ",".join(dict.fromkeys(finding.lock for finding in bad))
         raise LockError(
-            f"locked inputs are no longer available: {names}{more}",
-            f"run `invoke lock --select {locks}`",
+            f"locked inputs are no longer available: {names}", f"run `invoke lock --select {locks}`"
         )
-
-
-def _kept(item: WheelRequest, folder: Path) -> Iterable[str]:
-    """The versions that a lock inherits from lock `item.within`, such as "numpy==2.3.5"."""
-    if item.within:
-        for wheel in read_wheels(folder / f"{item.within}.json", item.index).wheels:
-            if wheel.name not in item.replaces:
-                yield f"{wheel.name}=={wheel.version}"
-
-
-def _known_facts(item: FactsRequest, folder: Path) -> FactsLock | None:
-    """The earlier facts about a release; None without a valid file."""
-    with contextlib.suppress(LockError):
-        return read(FactsLock, item.path(folder))
-    return None
-
-
-def _known_archives(
-    item: SourceRequest, folder: Path, network: Network
-) -> tuple[LockedArchive, ...]:
-    """The locked archives whose size on the server is unchanged."""
-    with contextlib.suppress(LockError):
-        archives = read(SourceLock, item.path(folder)).archives
-        return tuple(a for a in archives if size(network.mirrored(a.url), network) == a.size)
-    return ()
 
 
 def _change(
@@ -204,23 +151,21 @@ def _change(
     return UNCHANGED, ""
 
 
-def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -> Iterable[Finding]:
-    """The state of each wheel of a lock; `fresh` is the lock as it would be today."""
-    latest = {wheel.name: wheel for wheel in fresh.wheels}
+def _wheels(lock: WheelLock, latest: WheelLock, index: PackageIndex) -> Iterable[Finding]:
+    """The state of each wheel of a lock; `latest` is the lock as it would be today."""
+    offered = {wheel.name: wheel for wheel in latest.wheels}
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)
     for wheel, file in zip(lock.wheels, files, strict=True):
+        state, detail = VANISHED, f"the index has no {wheel.filename}"
         if file:
-            sha256 = file.digests.get("sha256", wheel.sha256)
-            state, detail = _change(wheel, latest, sha256)
+            state, detail = _change(wheel, offered, file.digests.get("sha256", wheel.sha256))
             if state == UNCHANGED and file.is_yanked:
                 detail = f"yanked: {file.yanked_reason or 'no reason given'}"
-        else:
-            state, detail = VANISHED, f"the index has no {wheel.filename}"
-        yield Finding(name, wheel.name, wheel.version, state, detail)
+        yield Finding(lock.name, wheel.name, wheel.version, state, detail)
 
 
-def _sources(name: str, lock: SourceLock, network: Network) -> Iterable[Finding]:
+def _sources(lock: SourceLock, network: Network) -> Iterable[Finding]:
     """The state of each archive and tree of a source, from the servers of the archives.
 
     A tree cannot change, nor can its needs: its commit is its hash.
@@ -231,45 +176,26 @@ def _sources(name: str, lock: SourceLock, network: Network) -> Iterable[Finding]
             state, detail = VANISHED, f"{archive.url} is gone"
         elif count != archive.size:
             state, detail = ALTERED, f"expected {archive.size} bytes, found {count}"
-        yield Finding(name, archive.name, archive.version, state, detail)
+        yield Finding(lock.name, archive.name, archive.version, state, detail)
     for tree in lock.trees:
-        yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
-
-
-def _archives(name: str, lock: SourceLock, fresh: SourceLock) -> Iterable[Finding]:
-    """The state of each archive of a compiler."""
-    offered = {archive.name: archive for archive in fresh.archives}
-    locked = {archive.name for archive in lock.archives}
-    for archive in lock.archives:
-        yield Finding(name, archive.name, archive.version, *_change(archive, offered))
-    for archive in fresh.archives:
-        if archive.name not in locked:
-            yield Finding(name, archive.name, archive.version, NEWER, "not locked")
+        yield Finding(lock.name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 
 
 def _debs(
-    item: BaseRequest | CompatRequest, lock: DebLock, latest: DebLock, resolver: Resolver
+    item: BaseRequest | CompatRequest, lock: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
-    """The state of each package of a lock; `latest` is the lock as it would be today."""
-    offered = {deb.name: deb for deb in latest.debs}
-    listed = {(deb.name, deb.version) for deb in latest.debs}
+    """The state of each package of a lock."""
+    offered = {deb.name: deb for deb in _resolve_debs(item, resolver).debs}
+    listed = {(deb.name, deb.version) for deb in offered.values()}
+    network, mirrors, snapshot = resolver.network, resolver.roots(), ""
+    if isinstance(item, CompatRequest):
+        mirrors = (network.compat_mirror or item.compat.repository(item.platform),)
+    else:
+        snapshot = item.base.snapshot
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
-    left = available(
-        lock,
-        superseded,
-        mirrors=_roots(item, resolver) if superseded else (),
-        snapshot=item.base.snapshot if isinstance(item, BaseRequest) else "",
-        network=resolver.network,
-    )
+    left = available(lock, superseded, mirrors=mirrors, snapshot=snapshot, network=network)
     for deb in lock.debs:
         state, detail = _change(deb, offered)
         if deb in superseded and deb not in left:
             state = VANISHED
-        yield Finding(item.name, deb.name, deb.version, state, detail)
-
-
-def _roots(item: BaseRequest | CompatRequest, resolver: Resolver) -> tuple[str, ...]:
-    """The root URLs of the archives that have the packages of a request."""
-    if isinstance(item, BaseRequest):
-        return resolver.roots()
-    return resolver.compat_roots(item.compat, item.platform)
+        yield Finding(lock.name, deb.name, deb.version, state, detail)

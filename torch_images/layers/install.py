@@ -22,7 +22,6 @@ import struct
 import tarfile
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -41,7 +40,7 @@ from packaging.version import Version
 from torch_images.arch_list import ArchListError, narrowed
 from torch_images.errors import BuildError, shown
 from torch_images.fatbin import PruneError, prune
-from torch_images.layers.wheelzip import WheelZip, is_inside
+from torch_images.layers.wheelzip import Damaged, WheelZip, is_inside
 
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
@@ -53,7 +52,7 @@ VENV = "/opt/venv"
 _CHUNK = 1 << 20
 # Exceptions of `installer`, `zipfile` and the readers below them for damaged wheels.
 _DAMAGES = (
-    *(InstallerError, InvalidRecordEntry, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(InstallerError, InvalidRecordEntry, zipfile.BadZipFile, Damaged, lzma.LZMAError),
     *(configparser.Error, csv.Error, struct.error, EOFError, OSError),
     *(ValueError, LookupError, TypeError, AssertionError, RuntimeError),
 )
@@ -81,7 +80,7 @@ def write_tar(
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
         place = _Place(tar, python, mtime=mtime, removals=tuple(removals), arches=arches)
         for wheel in wheels:
-            with _named(wheel), WheelZip(wheel) as archive, warnings.catch_warnings():
+            with _wheel_errors(wheel), WheelZip(wheel) as archive, warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
                 source = WheelFile(archive)
                 _check(source, archive)
@@ -229,7 +228,7 @@ class _Place(WheelDestination):
 
 
 @contextlib.contextmanager
-def _named(wheel: Path) -> Iterator[None]:
+def _wheel_errors(wheel: Path) -> Iterator[None]:
     """Turn errors of the libraries that read a wheel into a BuildError that names it.
 
     An OSError with a number comes from the system, about the file that is written.
@@ -258,18 +257,11 @@ def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile(f"it has a file without a place: {min(unplaced)}")
     metadata = parse_metadata_file(source.read_dist_info("METADATA"))
     name, version = str(metadata["Name"]), str(metadata["Version"])
-    if (canonicalize_name(name), _version(version)) != (
+    if (canonicalize_name(name), Version(version)) != (
         canonicalize_name(source.distribution),
-        _version(source.version),
+        Version(source.version),
     ):
         raise zipfile.BadZipFile(f"its METADATA says {shown(name)} {shown(version)}")
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except ValueError:
-        return None
 
 
 def _hashes(source: WheelFile) -> dict[str, str]:

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from torch_images.config.types import Removal
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
@@ -116,13 +115,13 @@ def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[s
 
     A layer that is damaged, or removed meanwhile, counts as absent.
     """
-    found = {}
+    files = {}
     for path in (cache / Part.LAYERS).glob("*/layer.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             diff_id = json.loads(path.read_bytes())["diff_id"]
             if diff_id in diff_ids:
-                found[diff_id] = tuple(json.loads((path.parent / _FILES).read_bytes()))
-    return found
+                files[diff_id] = tuple(json.loads((path.parent / _FILES).read_bytes()))
+    return files
 
 
 @contextlib.contextmanager
@@ -132,34 +131,23 @@ def no_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def write_layer(
-    wheels: Sequence[Path],
-    target: IO[bytes],
-    *,
-    python: str,
-    removals: Iterable[Removal] = (),
-    arches: Sequence[int] = (),
-    threads: int = 1,
-    small: bool = False,
-    paths: list[str] | None = None,
-) -> Layer:
-    """Write the layer with these wheels installed to `target`; `paths` gets those of its files.
+    plan: LayerPlan, wheels: Sequence[Path], target: IO[bytes], threads: int = 1
+) -> tuple[Layer, tuple[str, ...]]:
+    """Write the layer of a plan, whose wheels are files, to `target`.
 
-    Other arguments and errors are those of `write_tar`; `threads` is as in oci/layout.py, `small`
-    as in `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
+    Also returns the paths of its files. `threads` is as in oci/layout.py. The compressor's version
+    is locked, so equal wheels give equal bytes. Raises as `write_tar` does.
     """
-    sink = Compressed(target, threads, effort=Effort.SMALL if small else Effort.QUICK)
-    # `write_tar` only uses `write` and `tell`.
-    written = write_tar(
+    sink = Compressed(target, threads, effort=Effort.SMALL if plan.small else Effort.QUICK)
+    files = write_tar(
         wheels,
-        cast("IO[bytes]", sink),
-        python=python,
+        cast("IO[bytes]", sink),  # it only uses `write` and `tell`
+        python=plan.python,
         mtime=EPOCH,
-        removals=removals,
-        arches=arches,
+        removals=plan.removals,
+        arches=plan.arches,
     )
-    if paths is not None:
-        paths.extend(written)
-    return sink.finish()
+    return sink.finish(), files
 
 
 def _make(
@@ -173,20 +161,12 @@ def _make(
 ) -> Path:
     """Make a layer below `half`, with `count` processors. Returns its folder."""
     wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
-    new, paths = half / "layer", list[str]()
+    new, threads = half / "layer", min(count, THREADS) if plan.small else count
     new.mkdir()
     with turn, (new / "blob").open("wb") as target:
-        layer = write_layer(
-            wheels,
-            cast("IO[bytes]", _Until(target, stop)),
-            python=plan.python,
-            removals=plan.removals,
-            arches=plan.arches,
-            threads=min(count, THREADS) if plan.small else count,
-            small=plan.small,
-            paths=paths,
-        )
-    (new / _FILES).write_text(json.dumps(paths))
+        until = cast("IO[bytes]", _Until(target, stop))
+        layer, files = write_layer(plan, wheels, until, threads)
+    (new / _FILES).write_text(json.dumps(files))
     (new / "layer.json").write_text(json.dumps(asdict(layer)))
     return new
 

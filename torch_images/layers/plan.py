@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
@@ -53,20 +52,16 @@ class LayerPlan:
         return sum(wheel.size for wheel in self.wheels)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Everything that determines the layer's bytes, as plain data."""
-        return {
+    def key(self) -> str:
+        """SHA-256, in hexadecimal, over all that determines the layer's bytes."""
+        facts = {
             "recipe": f"{_RECIPE}, {SMALL_COMPRESSOR if self.small else COMPRESSOR}",
             "python": self.python,
             "wheels": [wheel.line for wheel in self.wheels],
             "removals": [[r.files, r.code, r.symbols, r.lists] for r in self.removals],
             "arches": self.arches,
         }
-
-    @property
-    def key(self) -> str:
-        """The identity of the layer's bytes: SHA-256 in hexadecimal."""
-        return hashlib.sha256(json.dumps(self.facts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:

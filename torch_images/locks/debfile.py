@@ -26,7 +26,7 @@ _DAMAGES = (
 
 
 def control(deb: LockedDeb, path: Path) -> Deb822:
-    """The control data of the package in a file: its fields by name, such as "Depends".
+    """The control data of the package in a file: its fields by name, e.g. "Depends".
 
     Raises LockError if the file is not a package, or its name or version differs from the lock's.
     apt must not see another name: it could read it as an expression, or as a package to remove.
@@ -56,7 +56,7 @@ def files(deb: LockedDeb, path: Path) -> Iterator[tarfile.TarFile]:
 def _opened(deb: LockedDeb, path: Path) -> Iterator[DebFile]:
     """Open a package. Raises LockError for a damaged package, also while it is being read.
 
-    An OSError with a number comes from the system, such as for a missing file, and is passed on.
+    An OSError with a number comes from the system, e.g. for a missing file, and is passed on.
     """
     try:
         with DebFile(path) as package:

@@ -6,8 +6,6 @@ mirror of that archive can serve it, and so can its snapshots.
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,7 +14,7 @@ from urllib.parse import unquote
 from torch_images.config.fields import HostPlatform
 from torch_images.config.schema import Section, matches
 from torch_images.errors import LockError, shown
-from torch_images.locks.files import Sha256, Word, dumps
+from torch_images.locks.files import Lock, Sha256, Word
 from torch_images.platforms import AMD64
 
 # Without "." and "..", and with a file name that no program reads as an option.
@@ -34,9 +32,9 @@ _URI = re.compile(
 class LockedDeb(Section):
     """One binary package.
 
-    `name`, `version`: in dpkg's form, such as "tini" and "0.19.0-1".
-    `archive`: the label of its archive, such as "debian" or "debian-security".
-    `path`: below the root of that archive, such as "pool/main/t/tini/tini_0.19.0-1_amd64.deb".
+    `name`, `version`: in dpkg's form, e.g. "tini" and "0.19.0-1".
+    `archive`: the label of its archive, e.g. "debian" or "debian-security".
+    `path`: below the root of that archive, e.g. "pool/main/t/tini/tini_0.19.0-1_amd64.deb".
     `size`: bytes of the file; 0 if unknown.
     `sha256`: of the file, 64 hexadecimal digits.
     """
@@ -56,33 +54,22 @@ class LockedDeb(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebLock(Section):
+class DebLock(Lock):
     """The content of a lock file of Debian packages.
 
-    `name`: the file's name without suffix, such as "base-bookworm".
-    `date`: the day on which it was resolved (UTC).
-    `system`: distribution and codename, such as "debian bookworm"; for NVIDIA's compat package the
-        end of its repository's URL, such as "ubuntu2404/x86_64".
+    `system`: distribution and codename, e.g. "debian bookworm"; for NVIDIA's compat package the
+        end of its repository's URL, e.g. "ubuntu2404/x86_64".
     `request`: the names of the requested packages, sorted.
     `debs`: the requested packages and all their dependencies, sorted by name.
-    `unlocked`: whether a build resolved this lock itself.
     `platform`: the platform of the packages.
-    `note`: for people, such as that a hash was entered by hand.
+    `note`: for people, e.g. that a hash was entered by hand.
     """
 
-    name: str
-    date: dt.date
     system: str = ""
-    unlocked: bool = False
     platform: HostPlatform = AMD64
     note: str = ""
     request: tuple[Word, ...]
     debs: tuple[LockedDeb, ...]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
     @property
     def snapshot(self) -> str:
@@ -121,15 +108,3 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
                 )
             )
     return tuple(sorted(debs))
-
-
-def changes(old: DebLock, new: DebLock) -> tuple[str, ...]:
-    """A line for each package that differs between two locks of a base, such as "tini 1 -> 2"."""
-    before, after = old.versions(), new.versions()
-    hashes = {deb.name: deb.sha256 for deb in old.debs}
-    lines = [f"{name} {before[name]} removed" for name in sorted(before.keys() - after.keys())]
-    lines += [f"{name} {after[name]} added" for name in sorted(after.keys() - before.keys())]
-    for deb in new.debs:
-        if deb.name in before and deb.sha256 != hashes[deb.name]:
-            lines.append(f"{deb.name} {before[deb.name]} -> {deb.version}")
-    return tuple(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,22 +32,17 @@ class Draft:
         """Bring the changes of the draft into the project's locks, and those of other files.
 
         `more` has the text that such a file had, and the new one. What others have changed since
-        stays: raises LockError if that is one of these files, and if a folder has the name of one.
-        Nothing changes after an error.
+        stays: raises LockError if that is one of these files. Nothing changes after an error.
         """
         ours, theirs, changed = _texts(self.folder), _texts(self.locks), self.changed()
         new = {self.locks / name: ours[name] for name in changed if name in ours}
         new |= {path: text.encode() for path, (_, text) in more.items()}
-        gone = [self.locks / name for name in changed if name not in ours]
         others = [f"locks/{name}" for name in changed if theirs.get(name) != self.before.get(name)]
-        others += [path.name for path, (old, _) in more.items() if _text(path) != old.encode()]
-        partial = {path.with_name(f".{path.name}.partial"): path for path in new}
-        for path in new:
-            if path.is_dir():
-                raise LockError(f"locks/{path.name} is a folder", "move it away")
+        others += [path.name for path, (old, _) in more.items() if path.read_text() != old]
         if others:
             raise LockError(f"{others[0]} was changed while this run resolved it", "run it again")
         self.locks.mkdir(parents=True, exist_ok=True)
+        partial = {path.with_name(f".{path.name}.partial"): path for path in new}
         try:
             for file, path in partial.items():
                 file.write_bytes(new[path])
@@ -56,8 +51,9 @@ class Draft:
             with held_back():
                 for file, path in partial.items():
                     os.replace(file, path)
-                for path in gone:
-                    path.unlink()
+                for name in changed:
+                    if name not in ours:
+                        (self.locks / name).unlink()
         finally:
             for file in partial:
                 file.unlink(missing_ok=True)
@@ -74,13 +70,5 @@ def draft(locks: Path, room: Path) -> Draft:
 
 
 def _texts(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in _files(folder)}
-
-
-def _text(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
-
-
-def _files(folder: Path) -> Iterator[Path]:
     """The lock files in a folder; nothing else there is read, copied or removed."""
-    yield from (path for path in folder.glob("*.json") if path.is_file())
+    return {path.name: path.read_bytes() for path in folder.glob("*.json")}

@@ -6,29 +6,23 @@ sees changes. They determine which images exist, but are not in the images.
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images.config.lock_requests import FactsRequest
 from torch_images.config.release import Facts
-from torch_images.config.schema import Section
 from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.locks.files import Sha256, read
+from torch_images.locks.files import Lock, Sha256, read
 
 
 @dataclass(frozen=True, kw_only=True)
-class FactsLock(Section):
+class FactsLock(Lock):
     """The content of a file of facts.
 
-    `name`: the file's name without suffix, such as "release-cu130-torch2.14.1-py313".
-    `date`: the day of the inspection (UTC).
     `sha256`: of the inspected wheel of torch.
     """
 
-    name: str
-    date: dt.date
     sha256: Sha256
     facts: Facts
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
+import hashlib
 import json
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, TypeAdapter, ValidationError
@@ -44,15 +47,27 @@ Commit = Annotated[str, matches(r"[0-9a-f]{40}", "a commit")]
 Word = Annotated[str, matches(r"[!-~]+", "a word")]
 
 
-class _Lock(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Lock(Section):
+    """The content of a lock file.
+
+    `name`: the file's name without suffix, e.g. "base-bookworm".
+    `date`: the day on which it was resolved (UTC).
+    """
+
+    name: str
+    date: dt.date
+
     @property
-    def name(self) -> str: ...
+    def digest(self) -> str:
+        """SHA-256 of the lock's text, in hexadecimal."""
+        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
 
-_Kind = TypeVar("_Kind", bound=_Lock)
+_Kind = TypeVar("_Kind", bound=Lock)
 
 
-def dumps(lock: _Lock) -> str:
+def dumps(lock: Lock) -> str:
     """The text of a lock's file, sorted, so that equal locks have equal texts."""
     members = _members(lock)
     del members["name"]
@@ -86,7 +101,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def parse(kind: type[_Kind], text: str, name: str) -> _Kind:
     """The lock in a text; `name` is the file's, without suffix. Raises LockError."""
-    lock: _Kind = _parsed(kind, text, name)
+    lock: _Kind = _parsed(cast("Any", kind), text, name)
     return lock
 
 
@@ -116,7 +131,7 @@ def read(kind: type[_Kind], path: Path) -> _Kind:
     return parse(kind, text, path.stem)
 
 
-def update(path: Path, lock: Any) -> bool:
+def update(path: Path, lock: Lock) -> bool:
     """Write a lock file of a draft, unless only the date of the old one differs.
 
     Returns whether the file changed. Raises LockError, and writes nothing, for a lock that could
@@ -125,7 +140,7 @@ def update(path: Path, lock: Any) -> bool:
     text = dumps(lock)
     parse(type(lock), text, lock.name)
     with contextlib.suppress(LockError):  # replace a damaged file
-        before: Any = read(type(lock), path)
+        before = read(type(lock), path)
         if dumps(dataclasses.replace(lock, date=before.date)) == dumps(before):
             return False
     path.write_text(text, encoding="utf-8")

@@ -29,9 +29,9 @@ from torch_images.config.lock_requests import (
 )
 from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
-from torch_images.locks import complete, requested
+from torch_images.locks import requested
 from torch_images.locks.debs import DebLock, LockedDeb
-from torch_images.locks.facts import FactsLock, check_facts
+from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import dumps, parse
 from torch_images.locks.sources import LockedArchive, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock
@@ -99,8 +99,8 @@ class ImageLock:
 
     @property
     def unlocked(self) -> bool:
-        """Whether a build had to resolve part of it itself."""
-        return any(getattr(lock, "unlocked", False) for lock in self.all)
+        """Whether it has a user's own tree in place of a locked one."""
+        return bool(self.sources and self.sources.unlocked)
 
     @property
     def compat_version(self) -> str:
@@ -164,7 +164,12 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
     Raises LockError for a lock that is missing, damaged, or does not match images.yaml.
     """
-    _check_exist(config, spec, folder)
+    for item in image_inputs(config, spec):
+        if not item.path(folder).exists():
+            raise LockError(
+                f"{spec.id} is not locked: locks/{item.path(folder).name} does not exist",
+                f"run `invoke lock --select {spec.id}`",
+            )
     base = base_input(spec)
     debs = requested.debs(base, folder)
     python = next((deb.version for deb in debs.debs if deb.name == "python3"), "")
@@ -175,21 +180,15 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"correct python of base {spec.base.name}",
         )
     wheels = requested.wheels(wheel_input(config, spec), folder)
-    complete.check_runtime(wheels, spec.cuda.version)
     # Before the variant's wheels: the facts say which of them fit torch.
-    torch = next(wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch")
-    check_facts(facts_input(config, spec), folder, torch)
-    kept = wheels
+    requested.check(facts_input(config, spec), folder)
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
     sources: SourceLock | None = None
-    if item := source_input(spec):
-        sources = requested.sources(item, folder)
-        sources = replace(sources, build=spec.source.build)
+    compiled: set[str] = set()
+    if (trees := source_input(spec)) and tools:
+        sources = replace(requested.sources(trees, folder), build=spec.source.build)
         compiled = {tree.name for tree in sources.trees}
-        ours = tuple(w for w in wheels.wheels if w.name not in compiled)
-        kept = replace(wheels, wheels=ours)
-        assert tools
         # Build tools are installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
@@ -197,7 +196,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     compat = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
     toolkit = requested.sources(archives, folder) if archives else None
     return ImageLock(
-        wheels=kept,
+        wheels=replace(wheels, wheels=tuple(w for w in wheels.wheels if w.name not in compiled)),
         base=debs,
         build=requested.wheels(tool_input("tools-build", spec.platform), folder),
         sbom=requested.wheels(tool_input("tools-sbom", spec.platform), folder),
@@ -212,19 +211,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     )
 
 
-def _check_exist(config: Config, spec: ImageSpec, folder: Path) -> None:
-    """Raise LockError if an image has not all its locks."""
-    items = image_inputs(config, spec)
-    missing = [item for item in items if not item.path(folder).exists()]
-    if missing:
-        raise LockError(
-            f"{spec.id} is not locked: locks/{missing[0].path(folder).name} does not exist",
-            f"run `invoke lock --select {spec.id}`",
-        )
-
-
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
-    """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
+    """The version of the locked compat library by CUDA version, e.g. "580.95.05" for "13.0".
 
     It is "" if none is locked. Raises LockError if there is no folder, or if a lock is damaged.
     """
@@ -285,8 +273,6 @@ def _beyond(
     more_wheels = more_debs = None
     if wider[0]:
         more_wheels = requested.wheels(wider[0], folder)
-        if wider[0].within:
-            complete.same_versions(more_wheels, wheels, wider[0].replaces)
         ours = {name for name in wheels.versions() if name not in wider[0].replaces}
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))

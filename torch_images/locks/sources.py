@@ -5,14 +5,12 @@ A tree is pinned by its commit, which covers its submodules. An archive is pinne
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 from dataclasses import dataclass
 from typing import Annotated
 
 from torch_images.config.schema import Section, matches
 from torch_images.config.types import Source
-from torch_images.locks.files import Commit, PythonVersion, Sha256, Word, dumps
+from torch_images.locks.files import Commit, Lock, PythonVersion, Sha256, Word
 
 # Its last part is a plain file name that no program reads as an option.
 _URL = r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,200}"
@@ -23,7 +21,7 @@ class LockedTree(Section):
     """A tree of a git repository.
 
     `name`: "torch" or "triton".
-    `version`: from the tree's own files, such as "2.12.0a0".
+    `version`: from the tree's own files, e.g. "2.12.0a0".
     `repository`: the URL to clone it from.
     `commit`: 40 hexadecimal digits.
     """
@@ -38,7 +36,7 @@ class LockedTree(Section):
 class LockedArchive(Section):
     """A file at a URL.
 
-    `name`: its content, such as "llvm" or "cuda_nvcc".
+    `name`: its content, e.g. "llvm" or "cuda_nvcc".
     `version`: in its publisher's form, which need not follow PEP 440.
     `url`: its address, which ends in a plain file name.
     `size`: bytes of the file.
@@ -59,31 +57,22 @@ class LockedArchive(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceLock(Section):
+class SourceLock(Lock):
     """The content of a lock file of sources.
 
-    `name`: the file's name without suffix, such as "source-fork" or "toolkit-cu128".
-    `date`: the day on which it was resolved (UTC).
-    `request`: the requested inputs, such as "torch@<commit>" or "cuda_nvcc".
+    `request`: the requested inputs, e.g. "torch@<commit>" or "cuda_nvcc".
     `trees`: the source trees, sorted by name; () in the lock of a compiler.
     `archives`: the other files needed, sorted by name.
-    `unlocked`: whether a build resolved part of it itself, or a user gave an own tree.
+    `unlocked`: whether a user gave an own tree.
     `build`: in the lock of an image, `Source.build`: the SHA-256 of the build options in
         images.yaml. "" in locks/.
     """
 
-    name: str
-    date: dt.date
     unlocked: bool = False
     build: str = ""
     request: tuple[Word, ...]
     trees: tuple[LockedTree, ...] = ()
     archives: tuple[LockedArchive, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
     def tree(self, name: str) -> LockedTree:
         """The tree with a name, "torch" or "triton". Raises StopIteration if there is none."""

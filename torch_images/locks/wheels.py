@@ -5,8 +5,6 @@ A wheel has the URL of its index if that is not the main one (config/indexes.py)
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from torch_images.config.fields import HostPlatform
 from torch_images.config.indexes import Index, is_index, origin
 from torch_images.config.schema import Section, Wrong, matches
 from torch_images.errors import shown
-from torch_images.locks.files import PythonVersion, Sha256, Word, damaged, dumps, read
+from torch_images.locks.files import Lock, PythonVersion, Sha256, Word, damaged, read
 from torch_images.platforms import AMD64, Platform
 
 # The name in messages of the index of UV_DEFAULT_INDEX, whose URL may have a password.
@@ -43,9 +41,9 @@ _RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 class LockedWheel(Section):
     """One wheel.
 
-    `name`: the project's name, normalised as in PEP 503, such as "nvidia-nccl-cu12".
-    `version`: by PEP 440, such as "2.27.5" or "2.10.0+cu128".
-    `filename`: without a folder, such as "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
+    `name`: the project's name, normalised as in PEP 503, e.g. "nvidia-nccl-cu12".
+    `version`: by PEP 440, e.g. "2.27.5" or "2.10.0+cu128".
+    `filename`: without a folder, e.g. "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
     `size`: bytes of that file; 0 if unknown.
     `sha256`: of that file, 64 hexadecimal digits.
     `index`: the URL of its index; "" for the main one.
@@ -71,28 +69,19 @@ class LockedWheel(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelLock(Section):
+class WheelLock(Lock):
     """The content of a lock file of wheels.
 
-    `name`: the file's name without suffix, such as "wheel-cu130-py311".
-    `date`: the day on which it was resolved (UTC).
-    `python`: the version of Python that the wheels are for, such as "3.11".
-    `request`: the requested requirements, sorted, such as "torch==2.11.0".
+    `python`: the version of Python that the wheels are for, e.g. "3.11".
+    `request`: the requested requirements, sorted, e.g. "torch==2.11.0".
     `wheels`: the requested wheels and all their requirements, sorted by name.
     `platform`: the platform of the wheels.
     """
 
-    name: str
-    date: dt.date
     platform: HostPlatform = AMD64
     python: Annotated[str, matches(r"3\.[0-9]{1,2}", "a version of Python")]
     request: tuple[Word, ...]
     wheels: tuple[LockedWheel, ...]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
 
     def versions(self) -> dict[str, str]:
         """Version by normalised name."""
@@ -100,7 +89,7 @@ class WheelLock(Section):
 
     @property
     def cuda(self) -> str:
-        """The CUDA version that its torch requires, such as "13.0"; "" if there is none."""
+        """The CUDA version that its torch requires, e.g. "13.0"; "" if there is none."""
         versions = self.versions()
         text = next((versions[name] for name in _RUNTIMES if name in versions), "")
         return ".".join(text.split(".")[:2])
@@ -121,15 +110,10 @@ def requirements_text(wheels: Iterable[LockedWheel]) -> str:
 def read_wheels(path: Path, index: Index | None = None) -> WheelLock:
     """The lock in a file; `index` is the index of its release of torch, None for the main one.
 
-    Raises LockError if the file is missing or damaged, and as `check_origins` does.
+    Raises LockError if the file is missing or damaged, or if a wheel is not from the index that
+    images.yaml has for its name.
     """
     lock = read(WheelLock, path)
-    check_origins(lock, index)
-    return lock
-
-
-def check_origins(lock: WheelLock, index: Index | None) -> None:
-    """Raise LockError unless each wheel is from the index that images.yaml has for its name."""
     for wheel in lock.wheels:
         expected = origin(wheel.name, index)
         if wheel.index != expected:
@@ -138,6 +122,7 @@ def check_origins(lock: WheelLock, index: Index | None) -> None:
                 f"{wheel.name} is from {shown(wheel.index) or MAIN}, but images.yaml has "
                 f"{expected or MAIN}",
             )
+    return lock
 
 
 def uv_platform(platform: Platform) -> str:
@@ -148,13 +133,12 @@ def uv_platform(platform: Platform) -> str:
 def tags(python: str, platform: Platform) -> tuple[Tag, ...]:
     """The tags of wheels that install on every base, for a Python; the best is first."""
     version, machine = tuple(int(part) for part in python.split(".")), platform.machine
-    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
-    legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; earlier ones are only for x86-64
-    if platform == AMD64:
-        legacy |= {12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    legacy = {17: "manylinux2014"}  # PEP 599; earlier ones are only for x86-64
+    legacy |= {12: "manylinux2010", 5: "manylinux1"} if platform == AMD64 else {}
     platforms = []
-    for minor, name in zip(range(GLIBC[1], 4, -1), glibcs, strict=True):
-        platforms += [name, legacy[minor]] if minor in legacy else [name]
+    for minor in range(GLIBC[1], 4, -1):
+        platforms.append(f"manylinux_{GLIBC[0]}_{minor}_{machine}")
+        platforms += [f"{legacy[minor]}_{machine}"] if minor in legacy else []
     platforms.append(f"linux_{machine}")
     interpreter = f"cp{version[0]}{version[1]}"
     return (

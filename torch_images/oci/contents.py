@@ -29,13 +29,13 @@ class Contents:
     @cached_property
     def ways(self) -> frozenset[str]:
         """All that it has, and the folders on the way there, "." included."""
-        found = {".", *self.files, *self.folders}
-        for path in [*found]:
+        paths = {".", *self.files, *self.folders}
+        for path in [*paths]:
             folder = path.rpartition("/")[0]
-            while folder and folder not in found:
-                found.add(folder)
+            while folder and folder not in paths:
+                paths.add(folder)
                 folder = folder.rpartition("/")[0]
-        return frozenset(found)
+        return frozenset(paths)
 
     @cached_property
     def entered(self) -> frozenset[str]:

@@ -61,9 +61,7 @@ class _Image:
         self.layers = list(zip(self.config["rootfs"]["diff_ids"], manifest["layers"], strict=True))
 
     def _open(self, name: str) -> IO[bytes]:
-        file = self._tar.extractfile(name)
-        assert file
-        return file
+        return cast("IO[bytes]", self._tar.extractfile(name))
 
     def blob(self, digest: str) -> IO[bytes]:
         return self._open(f"blobs/{digest.replace(':', '/')}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -34,35 +33,29 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 # Not the lock's date: a new lock must not change layers with unchanged content.
 _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-# Machine code repeats itself over long distances. With this window and table, the large libraries
-# of CUDA 13.0 and its torch shrink from 4398 to 2389 MB, in 12.5 s on an H200's host. Level 3 gives
-# 2401 MB in 17.3 s, and 2369 MB would take 22.7 s. A window of 8 MiB is the largest that every
-# decoder must support (RFC 8878, 3.1.1.1.2).
-_QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
-# For a base, which is packed once and then kept.
-_THOROUGH = 9, {"window_log": 23}
-# For images that are pulled often. A window of 128 MiB would save 1 to 4 % more bytes, but make
-# containerd's unpacking 2.7 times as long: docs/performance.md.
-_SMALL = 19, {"window_log": 23}
+
+class Effort(enum.Enum):
+    """How much a layer is compressed: a level of zstd and other settings."""
+
+    # Machine code repeats itself over long distances. With this window and table, the large
+    # libraries of CUDA 13.0 and its torch shrink from 4398 to 2389 MB, in 12.5 s on an H200's host.
+    # Level 3 gives 2401 MB in 17.3 s, and 2369 MB would take 22.7 s. A window of 8 MiB is the
+    # largest that every decoder must support (RFC 8878, 3.1.1.1.2).
+    QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
+    # For a base, which is packed once and then kept: fewer bytes in six times the time.
+    THOROUGH = 9, {"window_log": 23}
+    # For images that are pulled often. A window of 128 MiB would save 1 to 4 % more bytes, but make
+    # containerd's unpacking 2.7 times as long: docs/performance.md.
+    SMALL = 19, {"window_log": 23}
+
+
 _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 # The compressor of layers, which is a part of each of their keys.
-COMPRESSOR = f"{_VERSION} {_QUICK} {_THOROUGH}"
-SMALL_COMPRESSOR = f"{_VERSION} {_SMALL}"
+COMPRESSOR = f"{_VERSION} {Effort.QUICK.value} {Effort.THOROUGH.value}"
+SMALL_COMPRESSOR = f"{_VERSION} {Effort.SMALL.value}"
 # What decides the bytes of a base besides its lock and the options of dpkg. Raise the number when
 # fetch/bootstrap.py changes its output: bases are then made again, and images are new.
 BASE_RECIPE = f"5 {COMPRESSOR}"
-
-
-class Effort(enum.Enum):
-    """How much a layer is compressed. Each value is a level of zstd and other settings.
-
-    `THOROUGH` gives fewer bytes than `QUICK` and takes six times as long; `SMALL` gives the fewest,
-    see docs/performance.md.
-    """
-
-    QUICK = _QUICK
-    THOROUGH = _THOROUGH
-    SMALL = _SMALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +83,7 @@ class Image:
         return str(self.descriptor["digest"])
 
 
-class Compressed(io.RawIOBase):
+class Compressed:
     """Takes a tar and writes it to `target` as a layer's blob, compressed by zstd.
 
     `threads`: zstd workers, 0 = in the caller. All counts >= 1 give equal bytes, 0 different ones.
@@ -99,22 +92,17 @@ class Compressed(io.RawIOBase):
     def __init__(
         self, target: IO[bytes], threads: int = 1, *, effort: Effort = Effort.QUICK
     ) -> None:
-        super().__init__()
         self._target, self._size, self._taken = target, 0, 0
         self._plain, self._packed = hashlib.sha256(), hashlib.sha256()
         level, options = effort.value
         settings = zstandard.ZstdCompressionParameters.from_level(level, threads=threads, **options)
         self._compressor = zstandard.ZstdCompressor(compression_params=settings).compressobj()
 
-    def writable(self) -> bool:
-        """True."""
-        return True
-
     def tell(self) -> int:
         """Bytes taken so far."""
         return self._taken
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]
+    def write(self, data: bytes) -> int:
         """Take the next bytes of the tar."""
         self._taken += len(data)
         self._plain.update(data)
@@ -181,17 +169,15 @@ def write_layout(
     return _write(folder, image(None, [(history, written)], env, platform))
 
 
-def extend_layout(
-    base: Path | None, layers: Iterable[tuple[str, Layer, Path]], folder: Path
-) -> str:
-    """Write a layout of the image in `base`, if any, with more layers. Returns its digest.
+def extend_layout(base: Path, layers: Iterable[tuple[str, Layer, Path]], folder: Path) -> str:
+    """Write a layout of the image in `base` with more layers. Returns its digest.
 
     Each of `layers` is its line of history, the layer, and the file with its blob.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     listed = tuple(layers)
-    for path in layout_layers(base) if base else ():
+    for path in layout_layers(base):
         _link(path, blobs / path.name)
     for _, layer, path in listed:
         _link(path, blobs / layer.digest.removeprefix("sha256:"))
@@ -208,7 +194,15 @@ def image(
 
     `env` and `platform` are those of an image without a base.
     """
-    config = _image_config(env, platform)
+    # Without "created": BuildKit before 0.24 copies it from a base in a named context to the images
+    # built on it (moby/buildkit#6098).
+    config: dict[str, Any] = {
+        "architecture": platform.architecture,
+        "os": "linux",
+        "config": {"Env": list(env)},
+        "rootfs": {"type": "layers", "diff_ids": []},
+        "history": [],
+    }
     manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}
     if base:
         manifest = _manifest_of(base)
@@ -223,16 +217,16 @@ def image(
     return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
 
 
-def layout_files(made: Image, annotations: Mapping[str, str]) -> dict[str, bytes]:
+def layout_files(content: Image, annotations: Mapping[str, str]) -> dict[str, bytes]:
     """The files of a layout of one image, except the blobs of its layers, by path."""
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX,
-        "manifests": [{**made.descriptor, "annotations": dict(annotations)}],
+        "manifests": [{**content.descriptor, "annotations": dict(annotations)}],
     }
-    documents = {f"blobs/sha256/{hashlib.sha256(d).hexdigest()}": d for d in made.documents}
-    layout = b'{"imageLayoutVersion":"1.0.0"}'
-    return {**documents, "oci-layout": layout, "index.json": _json(index)}
+    documents = {f"blobs/sha256/{hashlib.sha256(d).hexdigest()}": d for d in content.documents}
+    layout = {"imageLayoutVersion": "1.0.0"}
+    return {**documents, "oci-layout": _json(layout), "index.json": _json(index)}
 
 
 def layout_layers(folder: Path) -> tuple[Path, ...]:
@@ -258,27 +252,12 @@ def _json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _image_config(env: Iterable[str], platform: Platform) -> dict[str, Any]:
-    """The configuration of an image without layers.
-
-    Without "created": BuildKit before 0.24 copies it from a base in a named context to the images
-    built on it (moby/buildkit#6098).
-    """
-    return {
-        "architecture": platform.architecture,
-        "os": "linux",
-        "config": {"Env": list(env)},
-        "rootfs": {"type": "layers", "diff_ids": []},
-        "history": [],
-    }
-
-
-def _write(folder: Path, made: Image) -> str:
+def _write(folder: Path, content: Image) -> str:
     """Complete a layout that has its layers' blobs. Returns the manifest's digest."""
-    files = layout_files(made, {"org.opencontainers.image.ref.name": "base"})
+    files = layout_files(content, {"org.opencontainers.image.ref.name": "base"})
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    return made.digest
+    return content.digest
 
 
 def _blob(folder: Path, digest: str) -> Path:

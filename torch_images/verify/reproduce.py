@@ -100,8 +100,6 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             _copy(workspace, root)
         committed = _is_committed(config, target, root)
         options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
-        if not lock.unlocked:
-            options.append("--locked")
         started = time.monotonic()
         rebuilt = _rebuild(target, root, room, options, committed=committed, run=run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
