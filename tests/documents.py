@@ -1,6 +1,6 @@
 """docs/project/documents.csv -> docs/project/documents.md: what became of each claim of the documents.
 
-    python -m tests.documents
+    PYTHONPATH=scripts/bench_report python -m tests.documents
 
 writes the page. tests/unit/test_documents.py checks the data, and that the page follows from them.
 """
@@ -45,7 +45,7 @@ HEAD = """\
 # The documents that the project began with
 
 This project began with five documents about building and running PyTorch with CUDA. Some of what they say is wrong.
-[documents.csv](documents.csv) has each of their claims with the test, the report or the source that decides it, and a note. `python -m tests.documents` writes this page from it.
+[documents.csv](documents.csv) has each of their claims with the test, the report or the source that decides it, and a note. `PYTHONPATH=scripts/bench_report .venv/bin/python -m tests.documents` writes this page from it.
 """
 TAIL = """\
 GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](../gpu.md#what-ran-on-which-gpu)). No figure of an RTX 5090 or a B200 was repeated. "Part of torch itself" in a note means: every wheel of torch has it,

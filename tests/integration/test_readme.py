@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,13 @@ from tests import readme
 from tests.integration.support import ROOT, Built, invoke
 
 COMMANDS = [c for c in readme.commands() if c not in readme.NOT_RUN and readme.needs_engine(c)]
-# What these say where there is no GPU, or no newer input; 1 is for "something is newer".
-CODES = {"cuda-doctor": {0, 1}, "lock --check": {0, 1, 3, 6}}
-# test_reproduce.py builds this again from nothing, which takes minutes.
+CODES = {"cuda-doctor": {0, 1}}  # 1 where there is no GPU
+CHECK = "./inv lock --check"  # a test of its own, below
+# A slow test of test_reproduce.py builds this again from nothing.
 REPRODUCE = "./inv reproduce torch-cu130:sm120"
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c != REPRODUCE])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (CHECK, REPRODUCE)])
 def test_a_command_runs(command: str, narrow: Built) -> None:
     """For the architecture whose image the tests build anyway, and without a GPU."""
     assert "torch-cu130:sm90" in narrow.tags
@@ -34,5 +35,17 @@ def test_a_command_runs(command: str, narrow: Built) -> None:
     assert not re.search(r"^Traceback", done.stderr, re.MULTILINE)
 
 
-def test_the_command_that_another_test_runs_is_there() -> None:
-    assert REPRODUCE in COMMANDS
+def test_the_commands_of_other_tests_are_there() -> None:
+    assert {CHECK, REPRODUCE} <= {*COMMANDS}
+
+
+def test_each_lock_is_checked_or_its_server_is_named(locks: Path) -> None:
+    """Exit code 3 for an input that is gone, 6 where a server does not answer."""
+    done = invoke(*shlex.split(CHECK)[1:])
+    checked = set(re.findall(r"^(\S+): \d", done.stdout, re.MULTILINE))
+    silent = set(re.findall(r"^(?!error)(\S+): .* could not be ", done.stderr, re.MULTILINE))
+    facts = ("release-", "host")  # of what a wheel lock names, and the programs of ./inv
+    names = {path.stem for path in locks.iterdir() if not path.name.startswith(facts)}
+    assert names <= checked | silent
+    gone = re.search(r"^  (vanished|altered) ", done.stdout, re.MULTILINE)
+    assert done.returncode == (3 if gone else 6 if silent else 0), done.stderr

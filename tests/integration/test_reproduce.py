@@ -314,11 +314,15 @@ def test_reproduce_takes_the_commit_of_the_ledger(
 
 
 @pytest.mark.slow
-def test_the_torch_image_is_reproducible(built: Built, runner: Runner) -> None:
-    """The whole image, gigabytes of wheels and all, from nothing."""
+@pytest.mark.parametrize(("name", "tag"), [("built", "latest"), ("narrow", "sm90")])
+def test_the_torch_image_is_reproducible(
+    name: str, tag: str, request: pytest.FixtureRequest, runner: Runner
+) -> None:
+    """From nothing, gigabytes of wheels and all: the whole image, and one for an architecture."""
+    digest = request.getfixturevalue(name).digest
     runner.run(["docker", "buildx", "prune", "--force", "--all"])  # room on the disk
-    done = invoke("reproduce", "torch-cu130:latest", "--json")
+    done = invoke("reproduce", f"torch-cu130:{tag}", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     verdict = json.loads(done.stdout)
     assert verdict["outcome"] == "identical"
-    assert verdict["manifests"] == [built.digest, built.digest]
+    assert verdict["manifests"] == [digest, digest]

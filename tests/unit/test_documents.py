@@ -46,5 +46,5 @@ def test_references_lead_somewhere() -> None:
 
 
 def test_page_is_what_the_data_give() -> None:
-    """If not: `python -m tests.documents`."""
+    """If not: `PYTHONPATH=scripts/bench_report python -m tests.documents`."""
     assert (ROOT / PAGE).read_text() == page(CLAIMS)

@@ -114,6 +114,15 @@ def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
         choose_glob(config, "cu99*")
 
 
+def test_select_names_an_image_outside_the_catalogue(config: Config) -> None:
+    other = f"cu130-sm90_sm120-torch{T130}-trixie-runtime"
+    assert [s.id for s in choose_glob(config, f"cu130-*-devel,{other}")][-1] == other
+    with pytest.raises(UsageError, match="unknown variant 'none'"):
+        choose_glob(config, f"cu130-torch{T130}-trixie-none")
+    with pytest.raises(UsageError, match=r"no image matches .* for linux/arm64"):
+        choose_glob(config, other, "linux/arm64")
+
+
 @pytest.mark.parametrize(
     ("axes", "torch"),
     [

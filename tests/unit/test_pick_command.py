@@ -37,7 +37,7 @@ def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., st
     assert first.startswith("./inv build --cuda 13.0 ")
     assert empty == ""
     assert release == f"  torch 2.14.1 for linux/amd64: {answer['proof']}"
-    assert "  580 given: assumed 580.65.06, its oldest driver" in rest
+    assert "  assuming 580.65.06, the oldest 580 driver" in rest
 
 
 @pytest.mark.parametrize("there", ["it", "another image", "nothing"])

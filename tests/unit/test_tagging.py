@@ -195,7 +195,8 @@ def test_an_index_moves_forward_platform_by_platform(
 def test_a_namespace(config: Config) -> None:
     for named in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
         assert namespace(config, named) == (named.rstrip("/") or "ghcr.io/torch-images")
-    for named in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "G/x"):
+    assert namespace(config, "GHCR.io/MyOrg") == "ghcr.io/myorg"
+    for named in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "g x/x"):
         with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
             namespace(config, named)
         assert "pass" not in str(caught.value)

@@ -159,7 +159,7 @@ def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
 
 @pytest.mark.parametrize(("name", "line"), INVOKED)
 def test_every_invoke_line_parses(name: str, line: str) -> None:
-    words = shlex.split(line, comments=True)
+    words = shlex.split(re.sub(r"\$\{\w+:\+(\S+)\}", r"\1", line), comments=True)
     words = words[words.index("./inv") + 1 :]
     stops = [i for i, word in enumerate(words) if re.match(r"[|&;]|\d?>", word)]
     words = words[: min(stops, default=len(words))]
@@ -219,7 +219,7 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     repository, tools = tmp_path / "repository", tmp_path / "tools"
     for folder in (repository / "locks", repository / "scripts", tools):
         folder.mkdir(parents=True)
-    named = {repository / "inv": 'echo "inv $*" >>"$CALLS"\n'}
+    named = {repository / "inv": 'echo "inv $*" >>"$CALLS"\necho "${ANSWER:-}"\n'}
     named[tools / "gh"] = 'echo "gh $*" >>"$CALLS"\n[[ $* != "release list"* ]] || echo "$LAST"\n'
     for path, text in named.items():
         path.write_text(f"#!/usr/bin/env bash\n{text}")
@@ -292,6 +292,42 @@ def test_nothing_is_released_after_a_failure(
     for name, result in (("matrix", matrix_), ("image", image), ("reproduce", again)):
         said = said.replace(f"${{{{ needs.{name}.result }}}}", result)
     assert runner(step["run"], COUNT=count, RESULTS=said).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("axes", "select"), [({}, "*"), ({"VARIANT": "pod", "COMPAT": "true"}, "one")]
+)
+def test_a_release_has_the_images_of_a_glob_or_one_by_its_axes(
+    runner: Run, tmp_path: Path, axes: dict[str, str], select: str
+) -> None:
+    none = dict.fromkeys(("NAMED", "CUDA", "ARCH", "VARIANT", "COMPAT"), "")
+    answer = json.dumps({"images": [{"id": "one"}], "image": []})
+    done = runner(scripts("release")["images"], SELECT="*", ANSWER=answer, **none | axes)
+    assert done.returncode == 0, done.stderr
+    *plans, listing = (tmp_path / "calls").read_text().splitlines()
+    assert listing.endswith(f"--unpublished --compression small --select {select}")
+    assert ["--variant pod --compat --dry-run" in plan for plan in plans] == [True] * bool(axes)
+
+
+def test_what_is_signed_has_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
+    """An owner with capitals: only `push` makes them small."""
+    sheet = {"references": ["ghcr.io/myorg/torch-cu130:1-x"], "digest": "sha256:1", "indexes": []}
+    script = f"mkdir -p build/datasheets; touch build/datasheets/1.md\n{scripts('release')['Push']}"
+    done = runner(script, IMAGE="one", ANSWER=json.dumps(sheet))
+    assert done.returncode == 0, done.stderr
+    output = (tmp_path / "GITHUB_OUTPUT").read_text()
+    assert output == "name=ghcr.io/myorg/torch-cu130\ndigest=sha256:1\nindex=\nlatest=\n"
+    for path in WORKFLOWS:  # the variable is for ./inv alone, which lowers it
+        assert not re.search(r"(env\.|\$)TORCH_IMAGES_REGISTRY", path.read_text())
+
+
+def test_the_schedule_publishes_only_what_a_variable_names() -> None:
+    release = read(GITHUB / "workflows" / "release.yml")
+    assert "schedule" in release["on"]
+    assert release["jobs"]["matrix"]["if"] == (
+        "${{ github.event_name != 'schedule' || vars.IMAGES != '' }}"
+    )
+    assert "needs.matrix.result != 'skipped'" in release["jobs"]["release"]["if"]
 
 
 def test_a_release_takes_nothing_from_a_cache() -> None:

@@ -181,11 +181,11 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "compiled": tuple(name for name, _, _ in groups if name in lock.compiled),
         "toolkit": {
             "archives": bool(lock.toolkit),
-            "brought": f"nvcc and the libraries of CUDA {spec.cuda.version} as one folder, "
+            "contents": f"nvcc and the libraries of CUDA {spec.cuda.version} as one folder, "
             + (_archives(lock, lock.toolkit) if lock.toolkit else "from the wheels above."),
         },
         "compat": {
-            "brought": f"NVIDIA's driver libraries {lock.compat_version}, for hosts whose own are "
+            "contents": f"NVIDIA's driver libraries {lock.compat_version}, for hosts whose own are "
             f"older, sha256:{lock.compat.debs[0].sha256}.",
             "folder": f"{COMPAT_FOLDER}/{spec.cuda.version}",
         }
@@ -217,7 +217,7 @@ def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str
         "trees": tuple(
             {
                 "name": tree.name,
-                "brought": f"{lock.compiled[tree.name]}, from {tree.repository} at {tree.commit}.",
+                "contents": f"{lock.compiled[tree.name]}, from {tree.repository} at {tree.commit}.",
             }
             for tree in lock.sources.trees
         ),
@@ -237,7 +237,7 @@ def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[s
     """The variables of a step that installs wheels; `name` is its list's."""
     size = sum(wheel.size for wheel in wheels.wheels) / 1e6
     count = f"{len(wheels.wheels)} wheels, {size:.0f} MB to download"
-    return {"name": name, "brought": f"{title}: {count}, {_text_of(lock, wheels.name)}"}
+    return {"name": name, "contents": f"{title}: {count}, {_text_of(lock, wheels.name)}"}
 
 
 def _text_of(lock: ImageLock, name: str) -> str:
@@ -262,7 +262,7 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
             {
                 "name": own.name,
                 "description": extra.description,
-                "brought": ", ".join(wheel.line for wheel in own.wheels),
+                "contents": ", ".join(wheel.line for wheel in own.wheels),
                 "folder": extra.unpack,
                 "links": [f"{link}={target}" for link, target in extra.links],
             }

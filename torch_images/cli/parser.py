@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 flags = [f for f in self._option_string_actions if f.startswith("--")]
                 raise UsageError(f"unknown option '{word}'", suggest(word, flags))
-            self.error(f"unknown word '{word}'")
+            self.error(f"unexpected argument '{word}'")
 
 
 def of_program(listed: str) -> Parser:

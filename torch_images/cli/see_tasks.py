@@ -83,7 +83,7 @@ class Pick(Registry, Json):
         unless="list",
     )
     list: bool = flag("print every known GPU and its names")
-    published: bool = flag("ask the registry for the image; if it has it, the command pulls it")
+    published: bool = flag("print a pull command if the image is in the registry")
     torch: str = option("release of torch (default: the newest for each CUDA version)")
     base: str = option("base of the image, such as trixie; it determines the Python version")
     variant: str = option("what the image contains besides torch, such as devel")

@@ -82,25 +82,24 @@ def _architectures(config: Config, images: Sequence[ImageSpec]) -> Iterator[str]
 
 
 def _drivers(config: Config, locks: Path) -> str:
-    """A row for each CUDA version: the drivers its images work with, and what those need."""
+    """A row for each CUDA version: releases of torch, drivers that run its images, variants."""
     compat, rows = compat_versions(config, locks, config.platforms[0]), []
     for cuda in config.cudas:
-        native = f"{cuda.driver} or newer"
-        if cuda.older_branch:
-            native += (
-                f"; {cuda.older_branch} and newer work if they support your GPU, except for code "
-                "that compiles PTX at run time (Numba, CuPy raw kernels)"
-            )
-        version = compat[cuda.version]
-        older = (
-            f"{', '.join(map(str, cuda.compat))}, built with `--compat` ({version})"
-            if version
-            else "none yet"
+        images = [spec for spec in matrix(config) if spec.cuda == cuda]
+        torch = sorted({spec.torch for spec in images}, key=Version)
+        minor = rf"; {cuda.older_branch} \*" if cuda.older_branch else ""
+        older = ", ".join(map(str, cuda.compat)) if compat[cuda.version] else "none yet"
+        cells = (
+            f"`{cuda.repository}`",
+            " to ".join(dict.fromkeys((torch[0], torch[-1]))),
+            images[0].base.python,
+            f"{cuda.driver}{minor}",
+            older,
+            ", ".join(dict.fromkeys(f"`{spec.variant.name}`" for spec in images)),
         )
-        rows.append((f"`{cuda.repository}`", native, older))
-    older = "Older driver branches that also work, on data-centre and professional GPUs"
-    header = ["Image", "Driver, on any GPU", f"{older} ({config.platforms[0]})"]
-    return _text(header, rows)
+        rows.append(cells)
+    header = ["Image", "PyTorch", "Python", "Driver, or newer", "Older drivers with `--compat`"]
+    return _text([*header, "Variants"], rows)
 
 
 def _variants(config: Config) -> str:

@@ -17,7 +17,9 @@ from torch_images.platforms import AMD64
 ALL = "all"  # every platform
 # CUDA, architectures, torch or source, base, variant, compat, platform.
 _ID = re.compile(
-    r"(cu[0-9]+)(?:-(sm[0-9]{2,3}(?:_sm[0-9]{2,3})*))?-([^-]+)-([^-]+)-([^-]+)(-compat)?(-[^-]+)?"
+    r"(cu[0-9]+)(?:-(sm[0-9]{2,3}(?:_sm[0-9]{2,3})*))?-(NAME)-(NAME)-(NAME)(-compat)?(-NAME)?".replace(
+        "NAME", "[^-*?[]+"
+    )  # a glob is no identifier
 )
 
 
@@ -72,8 +74,9 @@ def choose_id(config: Config, identifier: str) -> ImageSpec:
 def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSpec, ...]:
     """The images of the matrix whose identifier matches one of several globs, by commas.
 
-    `platform` is their platform, or ALL; "" is this machine's own, and any that a glob ends in,
-    such as "*-arm64". Raises UsageError if no image matches.
+    An identifier may name an image outside the matrix. `platform` is their platform, or ALL; "" is
+    this machine's own, and any that a glob ends in, such as "*-arm64". Raises UsageError if no
+    image matches, and as `choose_id` does.
     """
     own = None if platform == ALL else default_platform(config)
     if platform not in ("", ALL):
@@ -84,11 +87,13 @@ def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSp
         return fnmatchcase(spec.id, glob) and (own in (None, spec.platform) or by_suffix)
 
     globs = glob.split(",")
-    images = tuple(spec for spec in matrix(config) if any(fits(spec, one) for one in globs))
+    named = (choose_id(config, one) for one in globs if _ID.fullmatch(one))
+    known = dict.fromkeys((*matrix(config), *named))
+    images = tuple(spec for spec in known if any(fits(spec, one) for one in globs))
     if not images:
-        known = (spec.id for spec in matrix(config) if own in (None, spec.platform))
+        ids = (spec.id for spec in known if own in (None, spec.platform))
         of = f" for {own}" if own else ""
-        raise UsageError(f"no image matches '{shown(glob)}'{of}", suggest(glob, known))
+        raise UsageError(f"no image matches '{shown(glob)}'{of}", suggest(glob, ids))
     return images
 
 

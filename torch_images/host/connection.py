@@ -106,7 +106,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
         raise EngineError(
             "the engine's containerd image store is off",
             'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
-            "restart it",
+            "restart it; the images it has now are hidden until you switch back",
         )
     return engine
 

@@ -29,8 +29,8 @@ class Driver:
     @property
     def assumed(self) -> str:
         """The assumption made because only a branch was given, else ""."""
-        named = "" if self.version == f"{self.branch}.00" else f" {self.version},"
-        return f"{self.branch} given: assumed{named} its oldest driver" if self.branch else ""
+        known = "" if self.version == f"{self.branch}.00" else f"{self.version}, "
+        return f"assuming {known}the oldest {self.branch} driver" if self.branch else ""
 
 
 def find_driver(config: Config, named: str) -> Driver:

@@ -143,11 +143,12 @@ def move(
 
 
 def namespace(config: Config, named: str) -> str:
-    """Registry and owner to publish to: `named`, else those of images.yaml.
+    """Registry and owner to publish to: `named`, else those of images.yaml, in lower case.
 
-    Raises UsageError for an invalid name.
+    Owners on GitHub may have capitals, repositories of registries may not. Raises UsageError for an
+    invalid name.
     """
-    wanted = named.strip().rstrip("/") or f"{config.registry}/{config.owner}"
+    wanted = (named.strip().rstrip("/") or f"{config.registry}/{config.owner}").lower()
     if not _NAMESPACE.fullmatch(wanted):
         raise UsageError(
             f"'{re.sub('.*@', '***@', wanted)}' is not a registry to publish to",
