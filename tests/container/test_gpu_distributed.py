@@ -134,7 +134,8 @@ from torch.distributed.tensor.experimental._attention import (
 )
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-limit, kernels = float(sys.argv[4]), sys.argv[5:]
+limits, kernels = {torch.half: float(sys.argv[4]), torch.float: 1e-5}, sys.argv[5:]
+torch.set_float32_matmul_precision("highest")
 BACKENDS = {
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
     "flash": [SDPBackend.FLASH_ATTENTION],
@@ -151,8 +152,8 @@ hidden = torch.ones(ROWS, ROWS, dtype=torch.bool, device="cuda").triu(1)
 attended = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ exact[2]
 wanted = [attended.detach(), *torch.autograd.grad(attended, exact, whole[3].double())]
 
-def compare(kernel):
-    mine = [t.clone() for t in whole]
+def compare(kernel, dtype):
+    mine = [t.to(dtype, copy=True) for t in whole]
     with context_parallel(mesh, buffers=mine, buffer_seq_dims=[2] * 4):
         assert [t.shape for t in mine] == [(BATCH, HEADS, ROWS // size, WIDTH)] * 4
         part = [t.clone().requires_grad_() for t in mine[:3]]
@@ -165,10 +166,8 @@ def compare(kernel):
         assert ours.shape == exactly.shape
         error = (ours.double() - exactly).abs().max() / exactly.abs().max()
         errors.append(float(error))
-    print(kernel, *(f"{error:.1e}" for error in errors))
-    if kernel == "efficient" and size > 1:
-        errors = errors[:1]
-    assert all(error <= limit for error in errors)
+    print(kernel, dtype, *(f"{error:.1e}" for error in errors))
+    assert all(error <= limits[dtype] for error in errors)
 
 def counted(module, name, calls):
     function = getattr(module, name)
@@ -189,7 +188,8 @@ for kernel in kernels:
         calls.update(dict.fromkeys(calls, 0))
     for way in ("allgather", "alltoall"):
         set_rotate_method(way)
-        compare(kernel)
+        for dtype in (torch.half, *([torch.float] if kernel == "efficient" else [])):
+            compare(kernel, dtype)
     if kernel == "fa4":  # in each way, once for each GPU's keys
         routes.register(before)
         assert calls == dict.fromkeys(calls, 2 * size), calls
@@ -202,9 +202,7 @@ def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: 
     """Context parallelism of torch: each GPU has a part of all rows, and keys go round.
 
     The result and the gradients are those of float64 over the whole sequence, with every kernel
-    that can do it here, also with FlashAttention-4 behind torch's operators. Only the gradients of
-    the memory-efficient kernel on several GPUs are not: on two H100, torch 2.11.0 gave errors of
-    1.4 and 2.0, and once NaN. They are observed, and not judged.
+    that can do it here, also with FlashAttention-4 behind torch's operators.
     """
     if torch.__version__ < "2.8":
         pytest.skip("context parallelism takes cuDNN's kernels from torch 2.8 on")
@@ -217,6 +215,32 @@ def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: 
     assert all("equal\n" in text for text in said), said
     errors = [line for line in said[0].splitlines() if line.split(" ", 1)[0] in kernels]
     observe(f"errors of context parallelism on {size}", "; ".join(errors))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_efficient_backward_reads_a_result_of_any_layout(
+    dtype: torch.dtype, request: pytest.FixtureRequest
+) -> None:
+    """Ring attention gives it another layout than its own forward pass: after_torch.mend_ring.
+
+    In half precision torch's kernel is wrong. Once it is right, this check fails, and the mend goes.
+    """
+    if dtype != torch.float32:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="torch ignores out's strides"))
+    torch.manual_seed(0)
+    *inputs, gradient = (torch.randn(1, 4, 512, 64, device="cuda", dtype=dtype) for _ in range(4))
+    ops = torch.ops.aten
+    out, *saved = ops._scaled_dot_product_efficient_attention(
+        *inputs, None, compute_log_sumexp=True
+    )
+    one, other = (
+        ops._scaled_dot_product_efficient_attention_backward(
+            gradient, *inputs, None, result, *saved, 0.0, (True, True, True, False)
+        )
+        for result in (out, out.contiguous())
+    )
+    for mine, theirs in zip(one[:3], other[:3], strict=True):
+        assert ((mine - theirs).abs().max() / mine.abs().max()).item() <= TOLERANCE[dtype]
 
 
 def takes_fa4() -> bool:

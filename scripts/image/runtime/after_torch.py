@@ -1,8 +1,9 @@
 """What an image adds to torch when a program imports it: TF32 by default, and attention.
 
 The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. At the end
-of `import torch`, `activate` runs. torch's own way, an entry point of the group "torch.backends",
-needs an installed distribution, which `pip freeze` would name in every image.
+of `import torch`, `activate` runs; after torch's ring attention was imported, `mend_ring` does.
+torch's own way, an entry point of the group "torch.backends", needs an installed distribution,
+which `pip freeze` would name in every image.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 MATMUL = ("cuda", "matmul")
+RING = "torch.distributed.tensor.experimental._context_parallel._attention"
 _FINDERS: list[Any] = sys.meta_path
 
 
 class _Finder:
-    """Finds torch as the other finders do, and has `activate` called when it was imported.
+    """Finds a module of `waiting` as the other finders do; its step runs when it was imported.
 
     Another finder may ask all the others, too: `asking` has the threads in which this one does.
     """
 
     def __init__(self) -> None:
         self.asking: set[int] = set()
+        self.waiting: dict[str, Callable[[Any], None]] = {"torch": activate, RING: mend_ring}
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        if name != "torch" or get_ident() in self.asking:
+        if name not in self.waiting or get_ident() in self.asking:
             return None
         self.asking.add(get_ident())
         try:
@@ -46,7 +49,7 @@ class _Finder:
 
 
 class _Loader:
-    """torch's own loader, which may be of any kind, and then `activate`.
+    """torch's own loader, which may be of any kind, and then the step that waits for the module.
 
     Nothing is assigned to that loader: one with slots refuses it, and a proxy would call itself.
     """
@@ -64,13 +67,13 @@ class _Loader:
         spec.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
         ours = next((finder for finder in _FINDERS if isinstance(finder, _Finder)), None)
-        if ours:
-            _FINDERS.remove(ours)
-            activate(module)
+        step = ours and ours.waiting.pop(module.__name__, None)
+        if step:
+            step(module)
 
 
 def at_start() -> None:
-    """Have `activate` called at the end of `import torch`."""
+    """Have `activate` and `mend_ring` called at the end of their modules' imports."""
     if not any(isinstance(finder, _Finder) for finder in _FINDERS):  # lib64 is lib once more
         _FINDERS.insert(0, _Finder())
 
@@ -91,6 +94,27 @@ def activate(torch: Any) -> None:
     except Exception:  # noqa: BLE001  most images have none
         return
     torch_image_attention.activate()
+
+
+def mend_ring(ring: Any) -> None:
+    """Give the memory-efficient kernel's backward pass its result in the layout that it assumes.
+
+    For float16 and bfloat16 it reads `out` as rows of (batch, tokens, heads, width), whatever its
+    strides. The ring's merged result has another layout, and gradients of query and key are wrong
+    by more than their largest value (torch 2.11.0 and 2.14.1).
+    """
+    real: Any = getattr(ring, "_templated_ring_attention_backward", None)
+    if not real:
+        return
+
+    def backward(group: Any, seq_dim: int, op: Any, *words: Any, **named: Any) -> Any:
+        def with_rows(*words: Any, out: Any, **named: Any) -> Any:
+            return op(*words, out=out.transpose(1, 2).contiguous().transpose(1, 2), **named)
+
+        efficient = "_efficient_attention" in str(op)
+        return real(group, seq_dim, with_rows if efficient else op, *words, **named)
+
+    ring._templated_ring_attention_backward = backward
 
 
 def prefer_tf32(c: Any) -> None:
