@@ -198,24 +198,6 @@ class Engine:
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
-    def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The manifest of an image, and the history in its configuration.
-
-        `image` is the digest of the manifest. The engine's API has neither, so both are read from
-        the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for an
-        image that was pulled without its layers.
-        """
-        documents = tars.json_blobs(self._api.get_image(image))
-        try:
-            manifest = documents[image]
-            return manifest, documents[manifest["config"]["digest"]]["history"]
-        except KeyError:  # a missing blob just ends the stream
-            raise EngineError(
-                f"the engine lacks layers of {image}",
-                "build it here; an engine that already has its content pulls it without layers "
-                "(moby/moby#49784)",
-            ) from None
-
     @contextlib.contextmanager
     def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:
         """Open blobs by digest as forward-only files: the manifest of an image, its layers.
