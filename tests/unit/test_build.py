@@ -32,9 +32,7 @@ from torch_images.errors import (
     TorchImagesError,
     UnfinishedError,
 )
-from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
-from torch_images.fetch.compat import ReadyCompat
-from torch_images.fetch.toolchain import ReadySources
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
@@ -67,13 +65,12 @@ def bake(
     options: BuildOptions | None = None,
 ) -> dict[str, Any]:
     digest = "sha256:" + "a" * 64
-    compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
+    bases = {p: ReadyBase(lock=p.lock.base, layout=Path("/b"), digest=digest) for p in planned}
     parts = {
-        p.target: Parts(
-            base=ReadyBase(lock=p.lock.base, layout=Path("/b"), digest=digest),
-            compat=compat if p.spec.cuda.version == "13.0" else None,
-        )
-        for p in planned
+        p.target: Parts(base=base, contexts={"compat": "/compat"}, compat_note=NOTES["13.0"])
+        if p.spec.cuda.version == "13.0"
+        else Parts(base=base)
+        for p, base in bases.items()
     }
     return bake_file(
         job_of(network, options),
@@ -278,24 +275,12 @@ def test_a_new_line_of_the_ledger_is_no_other_revision(tmp_path: Path) -> None:
     assert revision(tmp_path, Runner()) == f"{clean}-dirty"
 
 
-def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
+def test_compiling_gets_a_secret_that_is_no_input(config: Config, root: Path) -> None:
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
     )
-    sources = planned.lock.sources
-    assert sources
-    digest = "sha256:" + "a" * 64
-    part = Parts(
-        base=ReadyBase(lock=planned.lock.base, layout=Path("/b"), digest=digest),
-        compat=None,
-        parents={"parent": "w", "libraries": "l"},
-        sources=ReadySources(
-            lock=sources,
-            trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
-            archives=Path("/a"),
-        ),
-        tools=ReadyDebs(lock=planned.lock.base, folder=Path("/d")),
-    )
+    base = ReadyBase(lock=planned.lock.base, layout=Path("/b"), digest="sha256:" + "a" * 64)
+    part = Parts(base=base, contexts={"parent": "w"})
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
         return bake_file(
@@ -308,16 +293,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
 
     document = document_with(BuildOptions())
     target = document["target"][planned.target]
-    assert target["contexts"] == {
-        "tools": "/u",
-        "sbom": "/s",
-        "parent": "w",
-        "libraries": "l",
-        "tool-debs": "/d",
-        "torch-tree": "/t",
-        "triton-tree": "/u",
-        "archives": "/a",
-    }
+    assert target["contexts"] == {"tools": "/u", "sbom": "/s", "parent": "w"}
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
     network = Network(compile_cache=(("CCACHE_REMOTE_STORAGE", "redis://x"),))
     told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]

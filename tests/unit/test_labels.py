@@ -34,10 +34,6 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     assert said.inputs == f"sha256:{image.identity}"
     assert said.compat == image.lock.compat_version != ""
     assert said.compat_note == '{"driver":[580]}'
-    assert said.url == config.homepage
-    assert said.description == (
-        f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone, with NVIDIA's compat library"
-    )
     assert not said.unlocked
 
 
@@ -46,7 +42,6 @@ def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> No
     found = write_found(base_digest=BASE, compat_note="")
     said = read({**write(config, bare), **found})
     assert (said.compat, said.compat_note) == ("", "")
-    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
     lock = replace(image.lock, base=replace(image.lock.base, unlocked=True))
     loose = plan_image(config, replace(image, lock=lock), root)
     assert read(write(config, loose)).unlocked

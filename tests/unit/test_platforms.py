@@ -173,8 +173,8 @@ def test_whose_python_makes_bytecode(
     )
     made = prepare.Preparer(job)
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    assert made.parts(arm)[1].contexts()["native"] == f"oci-layout:///{taken}@d"
-    assert "native" not in made.parts(amd)[1].contexts()
+    assert made.parts(arm)[1].contexts["native"] == f"oci-layout:///{taken}@d"
+    assert "native" not in made.parts(amd)[1].contexts
 
 
 def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: Path) -> None:

@@ -37,8 +37,7 @@ from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
-from torch_images.fetch.bootstrap import ReadyBase, ReadyDebs
-from torch_images.fetch.compat import ReadyCompat
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import write_layer
@@ -64,19 +63,18 @@ def parts_of(plan: ImagePlan) -> Parts:
     """All that a build of an image would be given, at places that do not exist."""
     nowhere = Path("/nowhere")
     lock = plan.lock
-    added = ReadyDebs(lock=lock.base, folder=nowhere)
+    names = {"compat": True, "added": lock.extra_debs, "toolkit": lock.toolkit}
     return Parts(
         base=ReadyBase(lock=lock.base, layout=nowhere, digest="sha256:0"),
-        compat=ReadyCompat(folder=nowhere, note=NOTE),
-        added=added if lock.extra_debs else None,
-        toolkit=nowhere if lock.toolkit else None,
+        contexts={name: "/nowhere" for name, needed in names.items() if needed},
+        compat_note=NOTE,
     )
 
 
 def rendered(config: Config, root: Path, spec: ImageSpec) -> Context:
     plan = plan_of(config, root, spec)
     parts = parts_of(plan)
-    return render_standalone(config, plan, parts, root, [*parts.contexts(), *TOOLS])
+    return render_standalone(config, plan, parts, root, [*parts.contexts, *TOOLS])
 
 
 def text(context: Context, path: str) -> str:
@@ -128,7 +126,7 @@ class Ready:
             tar.addfile(member, io.BytesIO(b"root"))
         digest = write_layout(layout, layer, history="x")
         base = ReadyBase(lock=image.lock.base, layout=layout, digest=digest)
-        return image, Parts(base=base, compat=None)
+        return image, Parts(base=base)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def write_found(*, base_digest: str, compat_note: str, small: bool = False) -> dict[str, str]:
+def write_found(base_digest: str, compat_note: str, *, small: bool = False) -> dict[str, str]:
     """The labels that only a build knows.
 
     `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),
@@ -46,8 +46,6 @@ class ImageLabels:
 
     id: str
     version: str
-    description: str
-    url: str
     torch: str
     lock: str
     inputs: str
@@ -59,24 +57,15 @@ class ImageLabels:
 
 def read(labels: Mapping[str, str]) -> ImageLabels:
     """The labels of any image in an engine or a registry, ours or not."""
-
-    def ours(name: str) -> str:
-        text = labels.get(f"{OURS}.{name}", "")
-        return "" if text == NONE else text
-
-    def standard(name: str) -> str:
-        return labels.get(f"{STANDARD}.{name}", "")
-
+    ours = {name.removeprefix(f"{OURS}."): t for name, t in labels.items() if t != NONE}
     return ImageLabels(
         id=labels.get(ID, ""),
-        version=standard("version"),
-        description=standard("description"),
-        url=standard("url"),
-        torch=ours("torch"),
+        version=labels.get(f"{STANDARD}.version", ""),
+        torch=ours.get("torch", ""),
         lock=labels.get(LOCK, ""),
-        inputs=ours("inputs"),
-        compat=ours("compat"),
-        compat_note=ours("compat.note"),
-        unlocked=bool(ours("unlocked")),
-        compression=ours("compression"),
+        inputs=ours.get("inputs", ""),
+        compat=ours.get("compat", ""),
+        compat_note=ours.get("compat.note", ""),
+        unlocked=bool(ours.get("unlocked")),
+        compression=ours.get("compression", ""),
     )

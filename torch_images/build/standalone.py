@@ -72,28 +72,24 @@ def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     ours, and as `Preparer` does.
     """
     check_standalone(image)
-    outputs.claim(folder)
     preparer = Preparer(job)
-    preparer.first([image])
-    ready, parts = preparer.parts(image)
-    plan = plan_image(job.config, ready, job.workspace.root)
-    folders = {name: Path(path) for name, path in parts.contexts().items()} | {
-        name: install_tools(lock, job.workspace, job.run)
-        for name, lock in (
-            ("tools", plan.lock.build.name),
-            ("sbom", plan.lock.sbom.name),
-            (TOOLS, "tools-standalone"),
-        )
-    }
-    layout = parts.base.layout
-
-    def add(new: Path) -> None:
+    with outputs.filling(folder) as new:
+        preparer.first([image])
+        ready, parts = preparer.parts(image)
+        plan = plan_image(job.config, ready, job.workspace.root)
+        folders = {name: Path(path) for name, path in parts.contexts.items()} | {
+            name: install_tools(lock, job.workspace, job.run)
+            for name, lock in (
+                ("tools", plan.lock.build.name),
+                ("sbom", plan.lock.sbom.name),
+                (TOOLS, "tools-standalone"),
+            )
+        }
         for name, path in folders.items():
             shutil.copytree(path, new / "supplies" / name)
-        _write_base(layout, new / "base.tar.gz")
-
-    context = render_standalone(job.config, plan, parts, job.workspace.root, folders)
-    write_context(context, folder, keep=True, add=add)
+        _write_base(parts.base.layout, new / "base.tar.gz")
+        context = render_standalone(job.config, plan, parts, job.workspace.root, folders)
+        write_context(context, new)
     return plan
 
 
@@ -105,7 +101,6 @@ def render_standalone(
     `root` is the project's folder, with docker/ and scripts/.
     """
     plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
-    note = parts.compat.note if parts.compat else ""
     facts = dockerfile_facts(config, image.spec, image.lock)
     facts |= _supplied(image, set(folders))
     facts |= {
@@ -116,7 +111,7 @@ def render_standalone(
             {"name": name, "title": f"{plan.title}, {plan.size / 1e6:.0f} MB to download"}
             for name, plan in _named(plans).items()
         ),
-        "labels": tuple(_labels(config, image, parts, note).items()),
+        "labels": tuple(_labels(config, image, parts).items()),
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
     context = completed(image.context, version(config, image))
@@ -151,11 +146,10 @@ def _supplied(image: ImagePlan, folders: set[str]) -> dict[str, tuple[Supply, ..
     }
 
 
-def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mapping[str, str]:
+def _labels(config: Config, image: ImagePlan, parts: Parts) -> Mapping[str, str]:
     """The labels of the image, except those that mark images our own verbs may remove."""
-    every = labels.write(config, image) | labels.write_found(
-        base_digest=parts.base.digest, compat_note=note
-    )
+    every = labels.write(config, image)
+    every |= labels.write_found(parts.base.digest, parts.compat_note)
     return {name: value for name, value in every.items() if name not in (labels.ID, labels.LOCK)}
 
 

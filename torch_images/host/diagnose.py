@@ -175,7 +175,7 @@ _COMPILE = (
 # Errors about a path that the user gave.
 _PATHS = (
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY),
 )
 
 
