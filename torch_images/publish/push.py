@@ -35,7 +35,6 @@ from torch_images.publish.tag_rules import (
     Move,
     TagTarget,
     move,
-    observed,
 )
 from torch_images.verify.identify import VerifiedImage
 
@@ -58,26 +57,25 @@ def plan(
     `lookup(name)`: what a name refers to now, or None. A floating name joins the image with those
     for other platforms: the ones with today's inputs or, while the registry lacks one, that which
     the name has now, of the same torch. Without `joins`, such names stay: an engine has no index.
-    Raises VerifyError if the image does not match its tags, PublishError if its immutable tag
-    refers to another image.
+    Raises PublishError if its immutable tag refers to another image.
     """
     spec, found = image.plan.spec, labels.read(image.info.labels)
-    names = observed(config, spec, found, image.report.observed)
+    floats = () if found.unlocked else floating(config, spec)
     ours = _manifest(image.info, spec.platform.name)
     others = _exact_tags(config, image.plan, workspace)
-    tags = (names.immutable, *names.floating, *filter(None, others.values()))
-    references = {tag: f"{namespace}/{names.repository}:{tag}" for tag in tags}
+    tags = (found.version, *floats, *filter(None, others.values()))
+    references = {tag: f"{namespace}/{spec.repository}:{tag}" for tag in tags}
     with workers(len(tags)) as pool:
         held = dict(zip(tags, pool.map(lookup, references.values()), strict=True))
     alone = TagTarget(digest=ours.digest, manifests=(ours,))
-    own = names.immutable
-    moves = [move(references[own], alone, held[own], immutable=True)]
+    own = references[found.version]
+    moves = [move(own, alone, held[found.version], immutable=True)]
     if moves[0].state == TAKEN:
         raise PublishError(
-            f"{references[own]} names another image and never moves: {moves[0].reason}",
+            f"{own} names another image and never moves: {moves[0].reason}",
             "the inputs are the same, so use that image; `invoke reproduce` compares the two",
         )
-    for tag in names.floating:
+    for tag in floats:
         shared = {s: exact for s, exact in others.items() if tag in floating(config, s)}
         sharing = (_join(s, held.get(exact), held[tag]) for s, exact in shared.items())
         images = sorted((ours, *filter(None, sharing)), key=lambda one: one.platform)

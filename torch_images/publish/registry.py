@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from packaging.version import Version
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, TorchImagesError, UsageError, shown
@@ -154,11 +154,9 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
     unreachable or its answer is invalid.
     """
     text = _inspect(reference, run, "--format", "{{json .}}")
-    return None if text is None else _understood(reference, lambda: _target(text))
-
-
-def _target(text: str) -> TagTarget:
-    return _Answer.model_validate_json(text).target()
+    if text is None:
+        return None
+    return _understood(reference, lambda: _Answer.model_validate_json(text).target())
 
 
 def pull_size(reference: str, run: Runner) -> int:
@@ -265,13 +263,9 @@ def _understood(reference: str, read: Callable[[], T]) -> T:
     """What `read` makes of an answer. Raises NetworkError for an invalid one."""
     try:
         return read()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = f"{where}: {first['msg']}"
-    except ValueError as error:
-        reason = str(error)
-    raise NetworkError(
-        f"buildx describes {reference} in an invalid way: {shown(reason)}",
-        "see `docker buildx imagetools inspect`",
-    )
+    except ValueError as error:  # of pydantic, too
+        reason = shown(" ".join(str(error).split()))
+        raise NetworkError(
+            f"buildx describes {reference} in an invalid way: {reason}",
+            "see `docker buildx imagetools inspect`",
+        ) from None

@@ -10,31 +10,19 @@ A floating tag names no platform. It points to an index once images for several 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.image import ImageSpec
-from torch_images.config.tags import floating
 from torch_images.config.types import Config
-from torch_images.errors import UsageError, VerifyError
+from torch_images.errors import UsageError
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
 _NAMESPACE = re.compile(
     r"(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?)(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+|"
     r"(?:[a-z0-9][a-z0-9.-]*:[0-9]+)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the most specific first."""
-
-    repository: str
-    immutable: str
-    floating: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,30 +86,6 @@ class Move:
     def changes(self) -> bool:
         """Whether the tag will refer to another image than now."""
         return self.state in (NEW, MOVES)
-
-
-def observed(
-    config: Config, spec: ImageSpec, labels: ImageLabels, facts: Mapping[str, str]
-) -> Names:
-    """The tags that an image has earned; `facts` are those that its verification observed.
-
-    Raises VerifyError if labels and facts disagree.
-    """
-    claims = {
-        "CUDA": (facts.get("cuda", ""), spec.cuda.version),
-        "torch": (facts.get("torch", "").partition("+")[0], spec.torch),
-        **{f"arch {a.name}": (bool(facts.get(f"arch {a.name}")), True) for a in spec.architectures},
-    }
-    for name, (seen, claimed) in claims.items():
-        if seen != claimed:
-            raise VerifyError(
-                f"verification saw {name} {seen or 'none'}, but the tag says {claimed}"
-            )
-    return Names(
-        repository=spec.repository,
-        immutable=labels.version,
-        floating=() if labels.unlocked else floating(config, spec),
-    )
 
 
 def move(
