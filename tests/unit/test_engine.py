@@ -76,7 +76,7 @@ def test_an_image_that_goes_after_the_list_is_left_out() -> None:
     one, two = (ListedImage(id=name, tags=(), labels={}) for name in ("one", "two"))
     [found] = engine.details([one, two])
     assert (found.id, found.size, found.in_use) == ("two", 7, True)
-    assert found.tagged == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert found.tagged == datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("held", [False, True])

@@ -35,20 +35,14 @@ class Diagnosis:
     hint: str = ""
 
 
-# The hint for a program of another processor, if the platform is unknown.
-_NATIVE = (
-    "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
-    "engine runs, or give a native builder with --builder"
-)
 # The message of runc 1.1.5 if the kernel cannot start a program, as of another processor.
-_FOREIGN = r"exec /\S+: exec format error"
-
 FOREIGN = (
     Diagnosis(
-        _FOREIGN,
+        r"exec /\S+: exec format error",
         EngineError,
         "the image is for another processor than the engine's: {match}",
-        _NATIVE,
+        "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where "
+        "the engine runs, or give a native builder with --builder",
     ),
 )
 
@@ -108,13 +102,8 @@ _BAKE = (
         "the index serves another file; if that is intended, run `invoke lock --renew --all`",
     ),
     Diagnosis(
-        r"Because (?P<wheel>\S+) was not found in the (?:package registry|cache|provided)",
-        LockError,
-        "a locked wheel is not in the package index ({wheel})",
-        "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
-    ),
-    Diagnosis(
-        r"(?P<wheel>\S+) has no wheels? (?:with|that)",
+        r"(?P<wheel>\S+) (?:was not found in the (?:package registry|cache|provided)"
+        r"|has no wheels? (?:with|that))",
         LockError,
         "a locked wheel is not in the package index ({wheel})",
         "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
@@ -128,12 +117,7 @@ _BAKE = (
         "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
         "(UV_DEFAULT_INDEX)",
     ),
-    Diagnosis(
-        _FOREIGN,
-        EngineError,
-        "the image is for another processor than the builder's: {match}",
-        _NATIVE,
-    ),
+    *FOREIGN,
     Diagnosis(
         r"buildkit.*not (?:enabled|supported)|unknown flag: --",
         EngineError,

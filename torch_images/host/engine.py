@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -37,7 +38,6 @@ from torch_images.host.image_info import (
     OurImage,
     image_info,
     listed_image,
-    tagged,
 )
 from torch_images.host.network import cause
 from torch_images.interrupts import ending
@@ -154,12 +154,13 @@ class Engine:
         details = []
         for image in images:
             with contextlib.suppress(UsageError, docker.errors.NotFound):
+                tagged = self._api.inspect_image(image.id)["Metadata"]["LastTagTime"]
                 details.append(
                     OurImage(
                         id=image.id,
                         tags=image.tags,
                         size=self._size(image.id),
-                        tagged=tagged(self._api.inspect_image(image.id)),
+                        tagged=datetime.fromisoformat(tagged),
                         in_use=image.id in in_use,
                         labels=image.labels,
                     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,8 +71,3 @@ def listed_image(answer: Mapping[str, Any]) -> ListedImage:
         tags=tuple(tag for tag in answer["RepoTags"] or () if tag != "<none>:<none>"),
         labels=answer["Labels"] or {},
     )
-
-
-def tagged(answer: Mapping[str, Any]) -> datetime:
-    """When an image last got a tag, from the answer of `docker image inspect`."""
-    return datetime.fromisoformat(re.sub(r"\.\d+", "", answer["Metadata"]["LastTagTime"]))

@@ -69,6 +69,15 @@ def filling(folder: Path) -> Iterator[Path]:
             raise
 
 
+def write(path: Path, text: str) -> None:
+    """Write a file in one step, below folders that may be missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as half:
+        half.write(text)
+    Path(half.name).chmod(0o644)
+    os.replace(half.name, path)
+
+
 def _foreign(folder: Path) -> str:
     """The name of a file in a folder that this program did not write so, else ""."""
     listed = _listed(folder)

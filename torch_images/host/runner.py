@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import termios
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.errors import CommandError, TorchImagesError
-from torch_images.host.workers import workers
 from torch_images.interrupts import ending, held_back
 from torch_images.redact import Lines, Redactor
 
@@ -125,31 +125,25 @@ def _watch(
         termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
     else:
         ours, theirs = os.pipe()
-    with workers(1) as beside, contextlib.ExitStack() as stack:
-        try:
+    with (
+        os.fdopen(ours, "rb", 0) as shown,
+        tempfile.TemporaryFile() as captured,
+        contextlib.ExitStack() as stack,
+    ):
+        with os.fdopen(theirs, "wb", 0) as both:
             started = _started(
                 command,
                 env=_environment(env),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if captures else theirs,
-                stderr=theirs,
+                stdout=captured if captures else both,
+                stderr=both,
             )
             process = stack.enter_context(started)
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        stdout = beside.submit(process.stdout.read if process.stdout else bytes)
-        try:
-            tail = _tee(ours)
-        finally:
-            os.close(ours)
+        tail = _tee(shown.fileno())
         code = process.wait()
-    if process.stdout:
-        process.stdout.close()
-    return code, stdout.result().decode(errors="replace"), tail
+        captured.seek(0)
+        return code, captured.read().decode(errors="replace"), tail
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ hash of its build context, which includes the locks.
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import LockError
+from torch_images.host import outputs
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
@@ -100,14 +101,11 @@ def commit_of(root: Path, inputs: str) -> str:
 
 def write(root: Path, lines: Iterable[Line]) -> None:
     """Write the ledger, sorted by image and GPUs, in one step."""
-    path = root / LEDGER
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.DictWriter(file, [field.name for field in fields(Line)], lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(asdict(each) for each in sorted(lines, key=_key))
-    os.replace(partial, path)
+    text = io.StringIO()
+    rows = csv.DictWriter(text, [field.name for field in fields(Line)], lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(asdict(each) for each in sorted(lines, key=_key))
+    outputs.write(root / LEDGER, text.getvalue())
 
 
 def add(root: Path, line: Line) -> None:

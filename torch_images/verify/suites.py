@@ -42,7 +42,6 @@ _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
 _REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
-_CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _ANYONE = "12345:12345"  # a user whom no image has
@@ -147,32 +146,26 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
 def room(answer: str, processors: int) -> int:
     """How many containers can check GPUs in parallel; each needs two processors.
 
-    `answer` is nvidia-smi's to `_QUERY`. The result is 1 for a GPU that serves only one process,
-    and for an unusable answer.
+    `answer` is nvidia-smi's to `_QUERY`. The result is 1 for a GPU that serves only one process, or
+    has no memory of its own.
     """
-    gpus = _cells(answer)
-    if not gpus or any(g[0] != "Default" or not g[1].isdigit() for g in gpus):
+    gpus = [line.split(", ", 3) for line in answer.splitlines()]
+    if not gpus or any(mode != "Default" or not memory.isdigit() for mode, memory, *_ in gpus):
         return 1
     return max(1, min(processors // 2, *(int(memory) // _ROOM for _, memory, *_ in gpus)))
 
 
 def devices(answer: str) -> dict[str, str]:
-    """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for an unusable answer.
+    """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for "".
 
     GPUs of one name are counted, such as "2 x NVIDIA H100 80GB HBM3".
     """
-    gpus = _cells(answer)
+    gpus = [line.split(", ", 3) for line in answer.splitlines()]
     if not gpus:
         return {}
     names = Counter(name for _, _, _, name in gpus)
     text = ", ".join(f"{count} x {name}" for name, count in names.items())
     return {"gpus": text, "driver": gpus[0][2]}
-
-
-def _cells(answer: str) -> list[list[str]]:
-    """The four cells of each GPU; [] if a line is not such an answer."""
-    gpus = [[word.strip() for word in line.split(",", 3)] for line in answer.strip().splitlines()]
-    return gpus if all(len(gpu) == _CELLS and all(gpu) for gpu in gpus) else []
 
 
 def suite_hash(root: Path, claim: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import ENTRYPOINT, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
+from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
@@ -207,11 +208,8 @@ def report_path(workspace: Workspace, digest: str) -> Path:
 
 def write_report(report: VerifyReport, workspace: Workspace) -> None:
     """Write a report to the file of its image."""
-    path = report_path(workspace, report.digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
-    os.replace(partial, path)
+    text = json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n"
+    outputs.write(report_path(workspace, report.digest), text)
 
 
 def read_report(path: Path) -> VerifyReport | None:
