@@ -181,15 +181,10 @@ def test_an_image_is_tested_by_exactly_its_inputs(config: Config, root: Path) ->
 
 def test_why_an_image_is_not_tested(config: Config, root: Path, tmp_path: Path) -> None:
     plan = planned(config, root)
-    message = "no answer\n from\x1b host\x7f " + "x" * 400
-    line = ledger.impossible(
-        *(plan.spec, plan.identity, message), commit="f" * 40, date="2026-11-23", machine=MACHINE
-    )
-    assert (line.image, line.inputs, len(line.missing)) == (RUNTIME, plan.identity, 300)
+    line = Line(image=RUNTIME, inputs=plan.identity, date="2026-11-23", missing="no answer")
     assert state(config, root).words == "not tested: never built"
-    assert state(config, root, line).words.startswith(
-        "not tested: could not be built on 2026-11-23: no answer from host xx"
-    )
+    problem = "not tested: could not be built on 2026-11-23: no answer"
+    assert state(config, root, line).words == problem
     other = choose(config, arch="9.0,12.0")
     unlisted = ledger.states(config, [other], [LINE], root, root / "locks")[other]
     assert unlisted.words == "not tested: not one of the project's images"

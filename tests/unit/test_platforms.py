@@ -63,7 +63,7 @@ def test_names_of_images_end_in_their_platform(
     assert choose_id(config, arm.id) == arm
     assert choose_id(config, amd.id) == amd
     for plan in images:
-        assert claim(config, plan, "")["platform"] == plan.spec.platform.name
+        assert claim(config, plan)["platform"] == plan.spec.platform.name
 
 
 def test_the_platform_that_nobody_names_is_this_machines(

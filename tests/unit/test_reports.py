@@ -73,7 +73,7 @@ def verdict(outcome: str, *differences: Difference) -> str:
             commit="c" * 40,
             lock="sha256:l",
             lock_date="2026-01-01",
-            committed=True,
+            unlocked=False,
             builder="Docker 26.1.5",
             seconds=1.5,
             differences=differences,

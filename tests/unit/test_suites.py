@@ -249,21 +249,3 @@ def test_a_crash_names_the_check(root: Path, tmp_path: Path) -> None:
     assert caught.value.message.startswith(
         "the checks inside the image did not run: test_b.py::test_z[1]: "
     )
-
-
-def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
-    root: Path, tmp_path: Path
-) -> None:
-    machine = Machine(code=2)
-    machine.said = (
-        f"{SAID}\n____ ERROR collecting suite/tests/container/test_a.py ____\nTraceback:\n"
-        "E   ModuleNotFoundError: No module named 'torch.new'\n"
-        "____ ERROR collecting suite/tests/container/test_b.py ____\nE   OSError: other\n"
-        "==== 1 skipped, 2 errors in 5.08s ====\n"
-    )
-    with pytest.raises(TorchImagesError) as caught:
-        machine.examine(root, tmp_path)
-    assert caught.value.message == (
-        "the checks inside the image did not run: "
-        "test_a.py: ModuleNotFoundError: No module named 'torch.new'"
-    )

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.decisions import NOTES
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
@@ -27,7 +26,6 @@ from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
     claim,
-    claim_of,
     verify,
     write_report,
 )
@@ -46,8 +44,6 @@ E   assert 1
 E     == 2
 test.py:3: AssertionError</failure></testcase>
 </testsuite></testsuites>"""
-
-NOTE = "io.github.torch-images.compat.note"
 
 
 def report(*checks: Check) -> VerifyReport:
@@ -72,13 +68,12 @@ def test_junit_becomes_checks() -> None:
 
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
-        suite_hash(root, claim(config, image, note))
+        suite_hash(root, claim(config, image))
         for image in plan_images(
             config, [choose(config, arch=a) for a in ("9.0", "12.0")], root, root / "locks"
         )
-        for note in ("", NOTES["13.0"])
     }
-    assert len(hashes) == 4
+    assert len(hashes) == 2
 
 
 class CheckedError(EngineError):
@@ -108,16 +103,14 @@ class OneImage(Engine):
 def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
     """Verify an image of which there is a report, which differs in what is given."""
     [image] = plan_images(config, [choose(config)], root, root / "locks")
-    info = ImageInfo(
-        id="sha256:" + "d" * 64, size=1, created="", config={}, labels={NOTE: NOTES["13.0"]}
-    )
+    info = ImageInfo(id="sha256:" + "d" * 64, size=1, created="", config={}, labels={})
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
     kept = VerifyReport(
         digest=info.id,
         id=image.spec.id,
-        suite=suite_hash(tmp_path, claim_of(config, image, info)),
+        suite=suite_hash(tmp_path, claim(config, image)),
         checks=(Check(name="a", outcome="passed", seconds=1.0),),
         observed={"cuda": "13.0"},
         seconds=1.0,

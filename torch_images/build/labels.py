@@ -41,7 +41,7 @@ class ImageLabels:
     """The labels of an image; "" for a missing one. `id` is "" if the image is not this project's.
 
     `lock` and `inputs` are digests as "sha256:...". `compat` is the version of NVIDIA's compat
-    package, `compat_note` the note of its library as JSON; both are "" for an image without it.
+    package, "" for an image without it.
     """
 
     id: str
@@ -50,7 +50,6 @@ class ImageLabels:
     lock: str
     inputs: str
     compat: str
-    compat_note: str
     unlocked: bool
     compression: str
 
@@ -65,7 +64,6 @@ def read(labels: Mapping[str, str]) -> ImageLabels:
         lock=labels.get(LOCK, ""),
         inputs=ours.get("inputs", ""),
         compat=ours.get("compat", ""),
-        compat_note=ours.get("compat.note", ""),
         unlocked=bool(ours.get("unlocked")),
         compression=ours.get("compression", ""),
     )

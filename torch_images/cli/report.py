@@ -248,13 +248,13 @@ def verdict(result: Verdict) -> str:
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
         "differently",
     }
-    lock = "in that checkout" if result.committed else "resolved by a build, stored in the image"
+    lock = ", resolved by a build, stored in the image" if result.unlocked else ""
     lines = [
         f"{result.image} {words.get(result.outcome, 'is NOT reproducible: a rebuild differs')}",
         f"  image     {result.manifests[0]}",
         f"  rebuilt   {result.manifests[1]} in {result.seconds} s",
         f"  commit    {result.commit or 'this checkout'}",
-        f"  lock      {result.lock} of {result.lock_date}, {lock}",
+        f"  lock      {result.lock} of {result.lock_date}{lock}",
         f"  builder   {result.builder}",
     ]
     return "\n".join([*lines, *(differences(result.differences) if result.differences else ())])

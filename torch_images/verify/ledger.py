@@ -139,24 +139,9 @@ def passed(
         checks=len(checks),
         on_gpu=on_gpu if gpus else None,
         skipped=report.count("skipped"),
-        machine=_machine(machine) + (EMULATED if report.emulated else ""),
+        machine=described(machine) + (EMULATED if report.emulated else ""),
         gpus=gpus,
         driver=report.observed.get("driver", ""),
-    )
-
-
-def impossible(
-    spec: ImageSpec, inputs: str, problem: str, *, commit: str, date: str, machine: Builder
-) -> Line:
-    """The line of an image that could not be built: `problem` is the message of its error."""
-    words = " ".join(problem.split())
-    return Line(
-        image=spec.id,
-        inputs=inputs,
-        commit=commit,
-        date=date,
-        machine=_machine(machine),
-        missing="".join(c for c in words if c.isprintable())[:300],
     )
 
 
@@ -209,5 +194,6 @@ def _tested(current: Sequence[Line]) -> str:
     return f"tested on {without.date}{how}{where}"
 
 
-def _machine(builder: Builder) -> str:
-    return f"{builder.cores} processors, {builder.memory / 1e9:.0f} GB"
+def described(machine: Builder) -> str:
+    """The machine in a line of the ledger."""
+    return f"{machine.cores} processors, {machine.memory / 1e9:.0f} GB"

@@ -302,14 +302,7 @@ def inside(
 
 
 def _end(output: str) -> str:
-    """The first module that failed to load, and why; else the last check and the end of output."""
-    unloaded = re.search(
-        r"^_+ ERROR collecting \S*?(test_\w+\.py) _+$.*?^E +(.+?)$",
-        output,
-        re.MULTILINE | re.DOTALL,
-    )
-    if unloaded:
-        return f"{unloaded[1]}: {unloaded[2]}"
+    """The last check and the end of pytest's output, which names modules that failed to load."""
     checks = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
     return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 
