@@ -30,7 +30,6 @@ _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
 _PAUSES = (0.5, 1.0, 2.0)  # seconds
 _LONGEST = 60.0  # seconds of a pause that a server asks for; longer ones are cut
-_PORTS = {"http": 80, "https": 443}
 
 
 class Session(requests.Session):
@@ -57,13 +56,9 @@ class Session(requests.Session):
 
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
         """Keep credentials on a redirect to the same server only; add no others."""
-        if _server(response.request.url) != _server(prepared_request.url):
+        urls = str(response.request.url), str(prepared_request.url)
+        if self.should_strip_auth(*urls):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
-
-
-def _server(url: str | None) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url or "")
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 class _Adapter(HTTPAdapter):

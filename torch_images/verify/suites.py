@@ -37,8 +37,6 @@ from torch_images.verify.listings import listings
 from torch_images.verify.unchanged import NOTHING, Unchanged
 
 _INSIDE = "/verify"
-# The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
-_LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
 _REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
@@ -132,15 +130,10 @@ def examine(
 
 
 def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
-    """Parts of the inside suite that run in parallel on GPUs.
-
-    Each module of GPU checks is one part, the slowest first. The other modules are one part.
-    """
-    alone = [name for name in modules if name.startswith(_GPU_MODULE)]
-    first = [name for name in _LONGEST if name in alone]
-    together = tuple(name for name in modules if name not in alone)
-    parts: list[tuple[str, ...]] = [(name,) for name in dict.fromkeys([*first, *alone])]
-    return [*parts, together] if together else parts
+    """Parts of the inside suite that run in parallel on GPUs: modules of GPU checks, the others."""
+    alone = [(name,) for name in modules if name.startswith(_GPU_MODULE)]
+    together = tuple(name for name in modules if not name.startswith(_GPU_MODULE))
+    return [*alone, together] if together else [*alone]
 
 
 def room(answer: str, processors: int) -> int:
