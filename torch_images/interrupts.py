@@ -25,7 +25,7 @@ _lock = threading.Lock()
 _ends: list[Callable[[], object]] = []
 _over = False
 _came: Interrupted | None = None
-_held_back = False
+_deferring = False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -69,17 +69,17 @@ def ending(end: Callable[[], object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def deferred() -> Iterator[None]:
     """Delay Interrupted from a signal until the end of this block."""
-    global _held_back  # noqa: PLW0603  signals are a process's own
+    global _deferring  # noqa: PLW0603  signals are a process's own
     if threading.current_thread() is not threading.main_thread():  # signals raise only there
         yield
         return
-    before, _held_back = _came, True
+    before, _deferring = _came, True
     try:
         yield
     finally:
-        _held_back = False
+        _deferring = False
     if _came and _came is not before:
         raise _came
 
@@ -122,7 +122,7 @@ def _raise(number: int, _frame: object) -> None:
     signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     _came = Interrupted(number)
-    if not _held_back:
+    if not _deferring:
         raise _came
 
 

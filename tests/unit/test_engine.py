@@ -28,9 +28,9 @@ from torch_images.host.image_info import ListedImage
     ],
 )
 def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> None:
-    error = refusal(REGISTRY, words, image="r/a:1")
+    error = refusal(REGISTRY, words, host="r", reference="r/a:1")
     assert type(error) is kind
-    assert "r/a:1" in str(error)
+    assert str(error).startswith("r ")
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
 
 

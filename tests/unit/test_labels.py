@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import T130
-from torch_images.build.labels import ID, LOCK, read, write, write_found
+from torch_images.build.labels import ID, LOCK, read, write, write_built
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -25,7 +25,7 @@ def image(config: Config, root: Path) -> ImagePlan:
 
 
 def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
-    found = write_found(base_digest=BASE, compat_note='{"driver":[580]}')
+    found = write_built(base_digest=BASE, compat_note='{"driver":[580]}')
     said = read({**write(config, image), **found})
     assert said.id == image.spec.id
     assert said.version == version(config, image)
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
 
 def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> None:
     bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
-    found = write_found(base_digest=BASE, compat_note="")
+    found = write_built(base_digest=BASE, compat_note="")
     said = read({**write(config, bare), **found})
     assert said.compat == ""
     lock = replace(image.lock, base=replace(image.lock.base, unlocked=True))
@@ -47,7 +47,7 @@ def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> No
 
 
 def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:
-    found = write_found(base_digest=BASE, compat_note="")
+    found = write_built(base_digest=BASE, compat_note="")
     written = {**write(config, image), **found}
     assert {ID, LOCK} <= written.keys()
     assert all(text and text.isprintable() for text in written.values())

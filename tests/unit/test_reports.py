@@ -33,7 +33,7 @@ BUILT: dict[str, Any] = {
 }
 MOVED = [
     Move(reference="r/x:a", digests=("sha256:n",), state=NEW),
-    Move(reference="r/x:b", digests=("sha256:n",), state=MOVES, held="sha256:o"),
+    Move(reference="r/x:b", digests=("sha256:n",), state=MOVES, current="sha256:o"),
     Move(reference="r/x:c", digests=("sha256:n",), state=THERE),
     Move(reference="r/x:d", digests=("sha256:n",), state=STAYS, reason="a newer image has it"),
 ]

@@ -86,7 +86,7 @@ def bake_file(
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
             "labels": labels.write(job.config, image)
-            | labels.write_found(part.base.digest, part.compat_note, small=image.small),
+            | labels.write_built(part.base.digest, part.compat_note, small=image.small),
             "secret": [*secrets, *(_COMPILE if image.lock.sources else ())],
             "output": [output(image)],
         }

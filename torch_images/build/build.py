@@ -49,9 +49,9 @@ class BuildResult:
 
 
 def with_torch(
-    image: LockedImage, named: str, workspace: Workspace, run: Runner, *, obtain: bool = True
+    image: LockedImage, source: str, workspace: Workspace, run: Runner, *, obtain: bool = True
 ) -> LockedImage:
-    """The image with torch compiled from the tree that the user names.
+    """The image with torch compiled from `source`, a tree of the user's.
 
     With `obtain`, checks the tree out into the cache, because its lock does not record the path on
     this host. Raises UsageError for an image that compiles no torch, and as `checkout.with_tree`
@@ -62,9 +62,9 @@ def with_torch(
         raise UsageError(
             f"source {spec.source.name} compiles no torch", "add --source fork to --torch-source"
         )
-    cache, network = workspace.cache, workspace.network
-    tree = with_tree(spec.source.torch, named, cache=cache, network=network, run=run, obtain=obtain)
-    if tree == spec.source.torch:
+    cache, network, current = workspace.cache, workspace.network, spec.source.torch
+    tree = with_tree(current, source, cache=cache, network=network, run=run, obtain=obtain)
+    if tree == current:
         return image
     replacement = LockedTree(
         name="torch", version=tree.version, repository=tree.repository, commit=tree.commit

@@ -10,7 +10,7 @@ from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
 from torch_images.oci.compression import Compression
 
-__all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_found"]
+__all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_built"]
 
 
 def write(config: Config, image: ImagePlan) -> dict[str, str]:
@@ -22,7 +22,7 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def write_found(base_digest: str, compat_note: str, *, small: bool = False) -> dict[str, str]:
+def write_built(base_digest: str, compat_note: str, *, small: bool = False) -> dict[str, str]:
     """The labels that only a build knows.
 
     `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),

@@ -143,7 +143,7 @@ def render_standalone(
 def _labels(config: Config, image: ImagePlan, parts: Parts) -> Mapping[str, str]:
     """The labels of the image, except those that mark images our own verbs may remove."""
     every = labels.write(config, image)
-    every |= labels.write_found(parts.base.digest, parts.compat_note)
+    every |= labels.write_built(parts.base.digest, parts.compat_note)
     return {name: value for name, value in every.items() if name not in (labels.ID, labels.LOCK)}
 
 

@@ -163,7 +163,7 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     lines = []
     for move in listed:
         word = words[move.state][0 if done else 1]
-        more = f" from {move.held}" if move.state == tag_rules.MOVES else ""
+        more = f" from {move.current}" if move.state == tag_rules.MOVES else ""
         lines.append(
             f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
         )

@@ -26,7 +26,7 @@ class Record:
 
 def cache_records(run: Runner, builder: str = "") -> tuple[Record, ...]:
     """The cache of a builder, by default buildx's current one."""
-    listed = run.run(["docker", "buildx", "du", "--verbose", *_named(builder)]).output
+    listed = run.run(["docker", "buildx", "du", "--verbose", *_builder_option(builder)]).output
     records = []
     for text in re.split(r"^(?=ID:)", listed, flags=re.MULTILINE)[1:]:
         facts: dict[str, str] = dict(
@@ -45,7 +45,7 @@ def cache_records(run: Runner, builder: str = "") -> tuple[Record, ...]:
 
 def forget(ids: Collection[str], run: Runner, builder: str = "") -> None:
     """Remove entries of a builder's cache, without those in use."""
-    words = ["--force", "--filter", f"id={'|'.join(sorted(ids))}", *_named(builder)]
+    words = ["--force", "--filter", f"id={'|'.join(sorted(ids))}", *_builder_option(builder)]
     run.run(["docker", "buildx", "prune", *words])
 
 
@@ -56,7 +56,7 @@ def remove_mounts(namespace: str, run: Runner, builder: str) -> None:
         forget(ids, run, builder)
 
 
-def _named(builder: str) -> list[str]:
+def _builder_option(builder: str) -> list[str]:
     return [f"--builder={builder}"] if builder else []
 
 

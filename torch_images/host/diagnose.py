@@ -70,19 +70,43 @@ LOAD = (
     Diagnosis("", EngineError, "the engine refused the layers: {message}", "build again"),
 )
 
-# Pulls; messages of moby 26.1.
+REFUSED = (
+    r"(?i):\s(?:401|403)\b|unauthorized|denied|forbidden|no basic auth credentials"
+    r"|authentication required|insufficient_scope"
+)
+# Messages of buildx, `docker push` and the engine's pulls. A second attempt may fix a NetworkError:
+# 5xx, 429, timeouts.
 REGISTRY = (
-    Diagnosis(
-        r"not found|(?:manifest|name) unknown|denied|no such (?!host)",
+    Diagnosis(  # the helper's output, which follows, may be anything
+        r"(?P<reason>[^\n]*error getting credentials.*?)(?:, out:|$)",
         UsageError,
-        "no registry gives you {image}: {message}",
-        "check its name, or `docker login`",
+        "{host}: {reason}",
+        "see credsStore and credHelpers in Docker's config.json",
+    ),
+    Diagnosis(
+        REFUSED,
+        UsageError,
+        "{host} refuses {reference}: {message}",
+        "`docker login {host}`, or ask for the right to read or write there",
+    ),
+    Diagnosis(
+        r"(?i):\s(?:400|404|405|413)\b|x509|server gave HTTP response to HTTPS client"
+        r"|not found|(?:manifest|name) unknown|does not exist|invalid reference|unsupported",
+        UsageError,
+        "{host} refuses {reference}: {message}",
+        "check its name",
+    ),
+    Diagnosis(
+        "no such host",
+        NetworkError,
+        "{host} could not be reached: {message}",
+        "check its name, and this machine's network",
     ),
     Diagnosis(
         "",
         NetworkError,
-        "the registry of {image} could not be reached: {message}",
-        "check network, proxy and login",
+        "{host} could not be reached: {message}",
+        "run the same again later",
     ),
 )
 

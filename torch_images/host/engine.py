@@ -157,12 +157,10 @@ class Engine:
                 tagged = self._api.inspect_image(image.id)["Metadata"]["LastTagTime"]
                 details.append(
                     OurImage(
-                        id=image.id,
-                        tags=image.tags,
+                        **vars(image),
                         size=self._size(image.id),
                         tagged=datetime.fromisoformat(tagged),
                         in_use=image.id in in_use,
-                        labels=image.labels,
                     )
                 )
         return tuple(details)
@@ -186,6 +184,7 @@ class Engine:
     def pull(self, image: str) -> None:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
+        names = {"host": image.partition("/")[0], "reference": image}
         try:
             events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             with contextlib.closing(events):
@@ -193,9 +192,9 @@ class Engine:
                     problem = str(event.get("error") or "")
                     # An image named by digest is right if the engine has it, despite the problem.
                     if problem and not ("@" in image and self.digest(image)):
-                        raise refusal(REGISTRY, problem, image=image)
+                        raise refusal(REGISTRY, problem, **names)
         except docker.errors.APIError as error:
-            raise refusal(REGISTRY, str(error.explanation or error), image=image) from None
+            raise refusal(REGISTRY, str(error.explanation or error), **names) from None
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 

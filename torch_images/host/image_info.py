@@ -36,19 +36,16 @@ class ListedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OurImage:
+class OurImage(ListedImage):
     """An image that this project built.
 
     `size` is its unpacked bytes, `tagged` when it last got a tag. `in_use` is whether a container,
     running or not, was made from it.
     """
 
-    id: str
-    tags: tuple[str, ...]
     size: int
     tagged: datetime
     in_use: bool
-    labels: Mapping[str, str]
 
 
 def image_info(answer: Mapping[str, Any], size: int) -> ImageInfo:

@@ -24,11 +24,9 @@ _ADVICE = "name a new or an empty folder with --output"
 def claim(folder: Path) -> Path:
     """The absolute path of a folder that may be written. Changes and creates nothing.
 
-    Raises UsageError for a link, for the current folder and those above it, if it is not a folder
-    or not writable, and for a folder with files that this program did not write.
+    Raises UsageError for the current folder and those above it, if it is not a folder or not
+    writable, and for a folder with files that this program did not write.
     """
-    if os.path.islink(os.path.abspath(folder)):  # noqa: PTH100, PTH114  no slash, no exception
-        raise UsageError(f"{folder} is a link", _ADVICE)
     path = Path(os.path.realpath(folder))
     here = Path(os.path.realpath("."))
     if path == here or path in here.parents:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.errors import CommandError, TorchImagesError
-from torch_images.interrupts import ending, held_back
+from torch_images.interrupts import deferred, ending
 from torch_images.redact import Lines, Redactor
 
 # Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
@@ -118,7 +118,7 @@ class Runner:
 def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Start a process and wait for it at the end; it cannot be left behind at any moment."""
     with contextlib.ExitStack() as stack:
-        with held_back(), _starting(command):
+        with deferred(), _starting(command):
             process = subprocess.Popen(command, **options)
             stack.enter_context(_watching(process))
         yield process

@@ -137,13 +137,13 @@ class StaleRun:
         plan = built.result.plan
         try:
             with built.lock:
-                made = check(self.job, built.result)
-                self._remove([*made.tags, plan.candidate])
+                finished = check(self.job, built.result)
+                self._remove([*finished.tags, plan.candidate])
         except TorchImagesError as error:
             return Outcome(spec=plan.spec, error=error)
-        assert made.report
+        assert finished.report
         line = ledger.passed(
-            plan, made.report, commit=built.commit, date=self.today, machine=self.machine
+            plan, finished.report, commit=built.commit, date=self.today, machine=self.machine
         )
         return Outcome(spec=plan.spec, line=line)
 

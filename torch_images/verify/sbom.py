@@ -11,6 +11,7 @@ from typing import Any
 from torch_images import jsondoc
 from torch_images.build.render import FOLDER
 from torch_images.errors import UsageError, VerifyError
+from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 
@@ -47,10 +48,9 @@ def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> P
         return path
     text = _text(image, engine)
     _check(image, text)
-    path.parent.mkdir(parents=True, exist_ok=True)
     mark.unlink(missing_ok=True)
-    path.write_text(text, encoding="utf-8")
-    mark.write_text(image)
+    outputs.write(path, text)
+    outputs.write(mark, image)
     return path
 
 
