@@ -94,14 +94,14 @@ def of(image: LockedImage, **changed: Any) -> LockedImage:
     return LockedImage(spec=image.spec, lock=dataclasses.replace(image.lock, **changed))
 
 
-def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: LockedImage) -> None:
+def test_disk_needed_for_compiling(config: Config, compiled: LockedImage) -> None:
     bare = of(compiled, sources=None, tools=None, toolkit=None)
     more = needed(config, compiled) - needed(config, bare)
     assert more == pytest.approx(200_000 * ADDED + 30_000 * 3.85 + 45 * GB, abs=1)
     assert needed(config, compiled, compiled) == needed(config, compiled) + 45 * GB
 
 
-def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -> None:
+def test_disk_needed_without_cached_layers(config: Config, plain: LockedImage) -> None:
     lower, upper = (
         plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
     )
@@ -116,7 +116,7 @@ def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -
 
 
 @pytest.mark.parametrize(("short", "enough"), [(0, True), (1, False), (-1, True)])
-def test_the_last_byte_counts(
+def test_check_room_at_the_last_byte(
     config: Config,
     plain: LockedImage,
     tmp_path: Path,
@@ -131,7 +131,7 @@ def test_the_last_byte_counts(
         check_room(config, [plain], tmp_path, engine(tmp_path))
 
 
-def test_layers_in_the_cache_need_no_room(
+def test_check_room_ignores_layers_in_the_cache(
     config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for plan in (p for ps in layer_plans(config, plain.spec, plain.lock).values() for p in ps):

@@ -24,7 +24,7 @@ def image(config: Config, root: Path) -> ImagePlan:
     return plan_image(config, locked, root)
 
 
-def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
+def test_write_and_read(config: Config, image: ImagePlan) -> None:
     found = write_built(base_digest=BASE, compat_note='{"driver":[580]}')
     said = read({**write(config, image), **found})
     assert said.id == image.spec.id
@@ -36,7 +36,9 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     assert not said.unlocked
 
 
-def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> None:
+def test_read_labels_of_an_image_without_compat_or_full_lock(
+    config: Config, root: Path, image: ImagePlan
+) -> None:
     bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
     found = write_built(base_digest=BASE, compat_note="")
     said = read({**write(config, bare), **found})
@@ -56,7 +58,7 @@ def test_every_label_is_text_that_a_client_can_show(config: Config, image: Image
 
 
 @given(st.dictionaries(st.sampled_from([ID, LOCK, "io.github.torch-images.compat"]), st.text()))
-def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
+def test_read_arbitrary_labels(labels: dict[str, str]) -> None:
     said = read(labels)
     assert said.id == labels.get(ID, "")
     assert said.lock == labels.get(LOCK, "")

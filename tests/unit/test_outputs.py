@@ -88,7 +88,7 @@ def unmarked(folder: Path) -> None:
         (unmarked, "Dockerfile"),
     ],
 )
-def test_what_was_not_written_here_stays(
+def test_filling_refuses_a_folder_with_other_files(
     tmp_path: Path, prepare: Callable[[Path], None], name: str
 ) -> None:
     folder = tmp_path / "out"
@@ -101,7 +101,7 @@ def test_what_was_not_written_here_stays(
     assert listing(tmp_path) == before
 
 
-def test_new_empty_and_written_here(tmp_path: Path) -> None:
+def test_filling_a_new_an_empty_and_an_earlier_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "deep"
     write(folder)
     first = listing(folder)
@@ -127,7 +127,7 @@ def test_new_empty_and_written_here(tmp_path: Path) -> None:
         ("sub", "sub has mine, which this program did not write"),
     ],
 )
-def test_where_nothing_is_written(
+def test_filling_refuses_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
 ) -> None:
     here = tmp_path / "here"
@@ -142,9 +142,7 @@ def test_where_nothing_is_written(
     assert listing(tmp_path) == before
 
 
-def test_what_fails_on_the_way_leaves_all_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_filling_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "out")
     before = listing(tmp_path)
     evil = Context(id="x", files=(*CONTEXT.files, ContextFile(path="build", data=b"")))
@@ -164,7 +162,7 @@ def test_what_fails_on_the_way_leaves_all_as_it_was(
     assert listing(tmp_path) == before
 
 
-def test_wheels_are_refused_before_hours_of_compiling(
+def test_export_refuses_a_folder_before_compiling(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
@@ -176,7 +174,7 @@ def test_wheels_are_refused_before_hours_of_compiling(
     assert run.commands == []
 
 
-def test_a_file_that_comes_while_a_folder_is_filled_stays(tmp_path: Path) -> None:
+def test_filling_keeps_a_file_that_comes_meanwhile(tmp_path: Path) -> None:
     folder = tmp_path / "out"
 
     def fill() -> None:
@@ -189,7 +187,7 @@ def test_a_file_that_comes_while_a_folder_is_filled_stays(tmp_path: Path) -> Non
     assert set(listing(tmp_path)) == {"out", "out/mine"}
 
 
-def test_a_comma_in_a_path_is_no_option_of_the_exporter() -> None:
+def test_destination_quotes_commas() -> None:
     assert bake.destination(Path('/a,type=x "b"')) == '"dest=/a,type=x ""b"""'
 
 
@@ -203,7 +201,7 @@ def result(root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "first"), [("README.md", False), ("notes.txt", True)])
-def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool) -> None:
+def test_benchmark_report_replaces_only_reports(result: Path, name: str, *, first: bool) -> None:
     """An edited README.md was replaced, and a folder of the user's was filled."""
     folder = result.parent / "report"
     if not first:
@@ -219,7 +217,7 @@ def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool)
     assert listing(result.parent) == before
 
 
-def test_a_benchmark_is_refused_before_it_measures(
+def test_benchmark_refuses_a_folder_before_it_measures(
     root: Path, result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = SimpleNamespace(spec=SimpleNamespace(id="x"))

@@ -44,7 +44,7 @@ def workspace(tmp_path: Path) -> Workspace:
     )
 
 
-def test_a_file_of_the_same_image_is_not_read_again(workspace: Workspace) -> None:
+def test_save_reads_an_image_once(workspace: Workspace) -> None:
     images = Images()
     engine = cast("Engine", images)
     path = sbom.save("sha256:1", "cu130", workspace, engine)
@@ -68,7 +68,7 @@ class Image:
         return self
 
 
-def test_the_sbom_of_a_base_is_not_that_of_a_derived_image() -> None:
+def test_read_refuses_a_derived_image() -> None:
     bill = {**BILL, "serialNumber": serial("1"), "metadata": {"timestamp": f"{DAY}+00:00"}}
     text = json.dumps(bill)
     assert sbom.read("ours", cast("Engine", Image(text, f"{DAY}Z"))) == text
@@ -78,9 +78,7 @@ def test_the_sbom_of_a_base_is_not_that_of_a_derived_image() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '"\\u001b[2J"'])
-def test_an_sbom_of_a_foreign_image_is_hostile_until_parsed(
-    text: str, workspace: Workspace
-) -> None:
+def test_read_and_save_of_an_invalid_sbom(text: str, workspace: Workspace) -> None:
     engine = cast("Engine", Image(text, ""))
     for use in (
         lambda: sbom.read("mine", engine),

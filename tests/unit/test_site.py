@@ -123,7 +123,7 @@ def test_every_link_leads_somewhere_and_nothing_loads_from_elsewhere(
     )
 
 
-def test_the_page_says_what_pick_says(
+def test_page_has_the_answers_of_pick(
     whole: dict[str, bytes], config: Config, root: Path, project: Path
 ) -> None:
     """All of it without a script, which only the search needs: GPUs, drivers, image, and why."""
@@ -149,7 +149,7 @@ def test_the_page_says_what_pick_says(
     assert page.text.count("docker run --rm --gpus all IMAGE") == 1
 
 
-def test_any_text_stays_text(config: Config, make: Callable[..., dict[str, bytes]]) -> None:
+def test_page_escapes_any_text(config: Config, make: Callable[..., dict[str, bytes]]) -> None:
     variants = tuple(replace(v, description=HOSTILE) for v in config.variants)
     first, *others = config.architectures
     arches = (replace(first, gpus=(*first.gpus, HOSTILE)), *others)
@@ -161,7 +161,7 @@ def test_any_text_stays_text(config: Config, make: Callable[..., dict[str, bytes
     assert page.values("src") == ["filter.js"]
 
 
-def test_nothing_of_a_users_is_replaced(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_write_replaces_only_an_earlier_site(whole: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "site"
     write({"index.html": b"one", "gone.html": b"x"}, folder)
     write({"index.html": b"two"}, folder)

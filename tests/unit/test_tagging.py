@@ -166,7 +166,7 @@ def test_an_index_moves_forward_platform_by_platform(
     assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *held)).state == state
 
 
-def test_a_namespace(config: Config) -> None:
+def test_namespace_of_valid_and_invalid_names(config: Config) -> None:
     for named in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
         assert namespace(config, named) == (named.rstrip("/") or "ghcr.io/torch-images")
     for named in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "G/x"):

@@ -52,7 +52,7 @@ def report(*checks: Check) -> VerifyReport:
     )
 
 
-def test_junit_becomes_checks() -> None:
+def test_parse_junit() -> None:
     """A message that pytest shortened comes whole, from the traceback."""
     found = parse_junit(JUNIT, "image")
     assert [(c.name, c.outcome, c.message) for c in found.checks] == [
@@ -150,7 +150,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
     ],
     ids=str,
 )
-def test_another_report_is_not_used(
+def test_a_report_of_other_checks_is_not_used(
     verified: Callable[..., VerifyReport], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(CheckedError):
@@ -194,7 +194,7 @@ def test_layers_pass_by_the_check_of_their_files(
     assert kept.exists() is (outcome == "passed")
 
 
-def test_a_check_that_changes_makes_old_reports_worthless(
+def test_a_changed_check_makes_old_reports_invalid(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
@@ -225,7 +225,7 @@ def test_a_check_that_changes_makes_old_reports_worthless(
     assert suite_hash(tmp_path, {}) == hashes[-1]
 
 
-def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root: Path) -> None:
+def test_identify_ignores_a_candidate_with_a_longer_name(config: Config, root: Path) -> None:
     """With the compat library, or for another platform."""
     plain = choose(config, platform="linux/amd64")
     compat = choose(config, platform="linux/amd64", compat="with")
@@ -244,7 +244,7 @@ def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root:
     assert found == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
-def test_an_image_that_is_not_built_comes_with_the_command(config: Config, root: Path) -> None:
+def test_identify_an_image_that_is_not_built(config: Config, root: Path) -> None:
     image, words = "torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"
     workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
     with pytest.raises(UsageError) as caught:
