@@ -48,7 +48,7 @@ FOREIGN = (
 
 # Messages of Docker 26.1.5 with runc 1.1.5 that cannot give a container a GPU. "GPU vendor" is from
 # Docker 29; the messages of NVIDIA's hook are in the source of its Container Toolkit. A file that
-# cannot be mounted or started is listed in a CDI spec, such as a file of a replaced driver.
+# cannot be mounted or started is listed in a CDI spec, e.g. a file of a replaced driver.
 GPU = (
     Diagnosis(
         r"[^:\n]*(?:could not select device driver|CDI|GPU vendor|NVIDIA Container Runtime Hook"

@@ -166,7 +166,7 @@ class Engine:
         return tuple(details)
 
     def version(self) -> str:
-        """The engine's version, such as "26.1.5"."""
+        """The engine's version, e.g. "26.1.5"."""
         return str(self._api.version()["Version"])
 
     def obtain(self, image: str) -> None:

@@ -14,7 +14,7 @@ class ImageInfo:
 
     `id` is the digest of its manifest, `size` its unpacked bytes. `config` is the part "Config" of
     its configuration, `created` a time in RFC 3339, or "". `layers` are the digests of the unpacked
-    layers, the lowest first. `platform` is what it runs on, such as "linux/arm64", or "".
+    layers, the lowest first. `platform` is what it runs on, e.g. "linux/arm64", or "".
     """
 
     id: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_images.host.network import Network
 
-# The most bytes of an answer that is read whole, such as an index page with 30,000 links.
+# The most bytes of an answer that is read whole, e.g. an index page with 30,000 links.
 # Parsing HTML takes up to a hundred times the memory.
 PAGE = 1 << 23
 # The most bytes of a file whose size no lock has: four times the largest wheel of CUDA or torch.

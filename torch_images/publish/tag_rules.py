@@ -10,7 +10,7 @@ A floating tag names no platform. It points to an index once images for several 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
@@ -27,7 +27,7 @@ _NAMESPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """An image for one platform, such as "linux/arm64", "" for an unknown one.
+    """An image for one platform, e.g. "linux/arm64", "" for an unknown one.
 
     `created` is the time of its inputs (RFC 3339).
     """
@@ -92,8 +92,9 @@ def move(
     reference: str, ours: TagTarget, current: TagTarget | None, *, immutable: bool = False
 ) -> Move:
     """What happens to a tag that refers to `current` now, None for a new one."""
+    new = Move(reference=reference, state=NEW, digests=ours.digests)
     if current is None:
-        return Move(reference=reference, state=NEW, digests=ours.digests)
+        return new
     state, reason = MOVES, ""
     if set(current.digests) == set(ours.digests):
         state = THERE
@@ -101,13 +102,7 @@ def move(
         state, reason = TAKEN, f"it is {current.digest}"
     elif reason := _obstacle(ours, current):
         state = STAYS
-    return Move(
-        reference=reference,
-        state=state,
-        digests=ours.digests,
-        current=current.digest,
-        reason=reason,
-    )
+    return replace(new, state=state, current=current.digest, reason=reason)
 
 
 def namespace(config: Config, given: str) -> str:

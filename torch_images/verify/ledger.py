@@ -40,7 +40,7 @@ class Line:
     `inputs`: the hash of its build context. `commit`: the project's commit that it was built from,
     with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
     these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
-    number and name, such as "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
+    number and name, e.g. "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
     for a run without GPUs. `missing`: why the image could not be built, "" if it was.
     """
 
@@ -63,7 +63,7 @@ class State:
     """Whether an image is tested, and a few words about it for people.
 
     `built`: whether it ever passed its checks, with any inputs. `inputs`: those of today, "" if a
-    lock is missing. `gpus`: the GPUs on which these inputs passed, such as "2 x NVIDIA T4".
+    lock is missing. `gpus`: the GPUs on which these inputs passed, e.g. "2 x NVIDIA T4".
     """
 
     tested: bool

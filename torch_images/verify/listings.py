@@ -33,7 +33,7 @@ _PROGRAM = "triton/backends/nvidia/bin/cuobjdump"
 _NOTHING = "cuobjdump info"
 _SCRATCH = "/torch-images-lists"  # in the container of the inside checks
 
-# A library's lists by kind, such as {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
+# A library's lists by kind, e.g. {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
 Lists = dict[str, str]
 
 
@@ -46,7 +46,7 @@ def listings(
     emulated: bool = False,
     fresh: bool = False,
 ) -> dict[str, bytes]:
-    """The lists of torch's libraries as files by name, such as "libtorch_cuda.so.elf".
+    """The lists of torch's libraries as files by name, e.g. "libtorch_cuda.so.elf".
 
     `site_packages` is the container's folder with torch and Triton. Libraries that the image lacks
     are left out, and so are those that the image's cuobjdump cannot read: the inside checks then
@@ -122,7 +122,7 @@ def _refused(code: int, errors: str) -> bool:
 
 
 def _parted(output: str) -> Lists:
-    """The lines of output by kind: each begins with its kind, such as "ELF file    1:"."""
+    """The lines of output by kind: each begins with its kind, e.g. "ELF file    1:"."""
     lines = output.splitlines(keepends=True)
     return {kind: "".join(x for x in lines if x.startswith(kind.upper())) for kind in KINDS}
 

@@ -151,7 +151,7 @@ def room(answer: str, processors: int) -> int:
 def devices(answer: str) -> dict[str, str]:
     """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for "".
 
-    GPUs of one name are counted, such as "2 x NVIDIA H100 80GB HBM3".
+    GPUs of one name are counted, e.g. "2 x NVIDIA H100 80GB HBM3".
     """
     gpus = [line.split(", ", 3) for line in answer.splitlines()]
     if not gpus:
@@ -222,7 +222,7 @@ def _ask_gpus(subject: Subject) -> str:
 def outside(
     subject: Subject, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
-    """Run tests/image, or some of its modules, such as "test_files.py"."""
+    """Run tests/image, or some of its modules, e.g. "test_files.py"."""
     workspace = subject.job.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
@@ -271,9 +271,8 @@ def inside(
             **({} if subject.gpus else {"OMP_WAIT_POLICY": "PASSIVE"}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
-        report = _REPORT
         suite = f"{_INSIDE}/suite/tests"
-        command = ["python", "-m", "pytest", "-v", f"--junitxml={report}"]
+        command = ["python", "-m", "pytest", "-v", f"--junitxml={_REPORT}"]
         command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
         command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
 
@@ -290,7 +289,7 @@ def inside(
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
-        result = parse_junit(container.read(report).decode(), folder)
+        result = parse_junit(container.read(_REPORT).decode(), folder)
         return replace(result, processor_seconds=container.processor_seconds())
 
 

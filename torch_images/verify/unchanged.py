@@ -32,7 +32,7 @@ _CODE = ("tests/image/installed.py", "tests/image/test_files.py")
 class Unchanged:
     """Layers of wheels that no layer above changes, as the files that keep their result.
 
-    `wheels` are folders of packages, such as "torch-2.14.1.dist-info", whose files need not be read
+    `wheels` are folders of packages, e.g. "torch-2.14.1.dist-info", whose files need not be read
     because their layers have passed.
     """
 
@@ -78,13 +78,10 @@ def unchanged(
             layers.append(kept)
             if kept.exists() and not fresh:
                 used(kept)
-                wheels += [path.split("/")[-2] for path in own.files if _is_record(path)]
+                records = (path for path in own.files if path.endswith(".dist-info/RECORD"))
+                wheels += [path.split("/")[-2] for path in records]
         above.append(own or others[layer])
     return Unchanged(tuple(layers), tuple(sorted(wheels)))
-
-
-def _is_record(path: str) -> bool:
-    return path.endswith(".dist-info/RECORD")
 
 
 def _kept(layer: str, code: bytes, cache: Path) -> Path:
