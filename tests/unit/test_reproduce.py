@@ -26,6 +26,7 @@ def workspace(tmp_path: Path) -> Workspace:
     root = tmp_path / "project"
     (root / ".git").mkdir(parents=True)
     (root / "build").mkdir()
+    (root / "images.yaml").touch()
     (root / "scripts" / "build").mkdir(parents=True)
     return Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
 

@@ -85,18 +85,13 @@ class _Adapter(HTTPAdapter):
             if pause is None or request.method == "POST" or answer.status_code not in _AGAIN:
                 break
             answer.close()
-            time.sleep(max(pause, min(_retry_after(answer), _LONGEST)))
+            wait = answer.headers.get("Retry-After", "")  # seconds, or a date, which is ignored
+            time.sleep(max(pause, min(float(wait) if wait.isdecimal() else 0.0, _LONGEST)))
         whole = not stream or answer.status_code != requests.codes.ok
         most, kind = (PAGE, "page") if whole else (FILE, "file")
         name = f"a {kind} of {urlsplit(request.url or '').hostname}"
         answer.raw = _Body(answer.raw, most, name)
         return answer
-
-
-def _retry_after(answer: Response) -> float:
-    """The seconds of a server's Retry-After, 0 without one or if it is a date."""
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() else 0.0
 
 
 class _Body:

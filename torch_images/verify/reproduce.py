@@ -163,9 +163,7 @@ def _copy(workspace: Workspace, root: Path) -> None:
         return [n for n in names if (top and n in _LEFT_BEHIND) or Path(folder, n) == room]
 
     shutil.copytree(source, root, symlinks=True, ignore=left)
-    images = config_file(source)
-    if images != source / "images.yaml":
-        shutil.copyfile(images, root / "images.yaml")
+    shutil.copyfile(config_file(source), root / "images.yaml")
     if workspace.locks != source / "locks":
         shutil.rmtree(root / "locks", ignore_errors=True)
         shutil.copytree(workspace.locks, root / "locks")
