@@ -70,8 +70,8 @@ def filling(folder: Path) -> Iterator[Path]:
 def write(path: Path, text: str) -> None:
     """Write a file in one step, below folders that may be missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as half:
-        half.write(text)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as half:
+        half.write(text.encode())
     Path(half.name).chmod(0o644)
     os.replace(half.name, path)
 
