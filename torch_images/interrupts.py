@@ -18,15 +18,14 @@ from typing import NoReturn
 TEXT = "interrupted"
 CODE = 130  # the convention of shells: 128 plus the signal's number
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_GRACE = 1.0  # seconds for threads to end by themselves
+GRACE = 1.0  # seconds for threads to end by themselves
 _PATIENCE = 10.0  # seconds until a process ends despite its cleanup: an engine may hang
 
 _lock = threading.Lock()
 _ends: list[Callable[[], object]] = []
-_deadline = 0.0  # end of waiting for threads; 0 until a signal comes
 _over = False
 _came: Interrupted | None = None
-_held_back = False
+_deferring = False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -70,17 +69,17 @@ def ending(end: Callable[[], object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def deferred() -> Iterator[None]:
     """Delay Interrupted from a signal until the end of this block."""
-    global _held_back  # noqa: PLW0603  signals are a process's own
+    global _deferring  # noqa: PLW0603  signals are a process's own
     if threading.current_thread() is not threading.main_thread():  # signals raise only there
         yield
         return
-    before, _held_back = _came, True
+    before, _deferring = _came, True
     try:
         yield
     finally:
-        _held_back = False
+        _deferring = False
     if _came and _came is not before:
         raise _came
 
@@ -95,11 +94,6 @@ def finishing() -> Iterator[None]:
             finish(_came)
 
 
-def grace() -> float:
-    """The seconds that threads still have to end by themselves."""
-    return max(0.0, _deadline - time.monotonic()) if _deadline else _GRACE
-
-
 def finish(stop: Interrupted) -> NoReturn:
     """End this process, without waiting for threads that keep running."""
     global _over  # noqa: PLW0603  a process ends once
@@ -108,7 +102,7 @@ def finish(stop: Interrupted) -> NoReturn:
     for end in reversed(_ends.copy()):
         with contextlib.suppress(Exception):
             end()
-    until = time.monotonic() + max(grace(), _GRACE / 2)
+    until = time.monotonic() + GRACE
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(max(0.0, until - time.monotonic()))
@@ -120,16 +114,15 @@ def finish(stop: Interrupted) -> NoReturn:
 
 def _raise(number: int, _frame: object) -> None:
     """Raise Interrupted. Ignores further signals, so that the cleanup completes."""
-    global _deadline, _came  # noqa: PLW0603  as above
+    global _came  # noqa: PLW0603  as above
     with contextlib.suppress(OSError):  # on a terminal, below a bar and typed text
         os.write(2, ("\n" * os.isatty(2) + f"{TEXT}\n").encode())
-    _deadline = time.monotonic() + _GRACE
     for each in _SIGNALS:
         signal.signal(each, lambda *_: None)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     _came = Interrupted(number)
-    if not _held_back:
+    if not _deferring:
         raise _came
 
 

@@ -12,8 +12,8 @@ from torch_images.errors import UsageError, shown, suggest
 class Platform:
     """The system and processor that an image runs on.
 
-    `name`: in Docker, such as "linux/arm64".
-    `machine`: the processor in Linux and in tags of wheels, such as "aarch64".
+    `name`: in Docker, e.g. "linux/arm64".
+    `machine`: the processor in Linux and in tags of wheels, e.g. "aarch64".
     """
 
     name: str
@@ -21,7 +21,7 @@ class Platform:
 
     @property
     def architecture(self) -> str:
-        """The processor in OCI images and Debian packages, such as "arm64"."""
+        """The processor in OCI images and Debian packages, e.g. "arm64"."""
         return self.name.rpartition("/")[2]
 
     @property

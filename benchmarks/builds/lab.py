@@ -164,5 +164,6 @@ class Lab:
 
     def layers(self, digest: str) -> dict[str, int]:
         """Bytes to pull each layer of an image of ours, by digest."""
-        manifest, _ = self.engine.contents(digest)
+        with self.engine.blobs(digest) as blob:
+            manifest = json.loads(blob(digest).read())
         return {layer["digest"]: layer["size"] for layer in manifest["layers"]}

@@ -47,7 +47,7 @@ from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
 from torch_images.verify.suites import Subject, outside
-from torch_images.verify.verify import claim_of
+from torch_images.verify.verify import claim
 
 # Other tests build for other architectures at the same time.
 CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-trixie-runtime-compat"
@@ -174,7 +174,7 @@ def test_the_image_says_what_it_has_and_passes(
     tags = publish.tags(with_compat.config, planned)
     assert [tag.rpartition(":")[2] for tag in tags][1:] == ["sm86-compat"]
     info = engine.inspect(reference)
-    wanted = claim_of(with_compat.config, planned, info)
+    wanted = claim(with_compat.config, planned)
     modules = ("test_compat.py", "test_metadata.py")
     job = Job(config=with_compat.config, workspace=own, engine=engine, run=runner)
     subject = Subject(job=job, info=info, claim=wanted)

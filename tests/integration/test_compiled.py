@@ -253,7 +253,7 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     )
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     reference, planned = identify(config, tag, workspace, engine)
-    wanted = verify.claim(config, planned, "")
+    wanted = verify.claim(config, planned)
     info, run = engine.inspect(reference), Runner()
     job = Job(config=config, workspace=workspace, engine=engine, run=run)
     subject = Subject(job=job, info=info, claim=wanted)

@@ -11,7 +11,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.verify.suites import Subject, inside
-from torch_images.verify.verify import claim_of
+from torch_images.verify.verify import claim
 
 
 def test_programs_work_in_the_default_image(
@@ -20,7 +20,7 @@ def test_programs_work_in_the_default_image(
     """Whether or not there is a record of it."""
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
-    wanted = claim_of(config, plan, info)
+    wanted = claim(config, plan)
     job = Job(config=config, workspace=workspace, engine=engine, run=runner)
     subject = Subject(job=job, info=info, claim=wanted)
     names = sorted(path.stem for path in (ROOT / "tests/programs").glob("test_*.py"))

@@ -16,7 +16,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.verify.suites import Subject, inside, outside
-from torch_images.verify.verify import VerifyReport, claim_of, report_path, verify
+from torch_images.verify.verify import VerifyReport, claim, report_path, verify
 
 BROKEN = "torch-images-test:broken"
 
@@ -148,7 +148,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     [wrong] = plan_images(config, [spec], workspace.root, workspace.locks)
     info = engine.inspect(narrow.digest)
     modules = ("test_arch", "test_versions", "test_features")
-    wanted = claim_of(config, wrong, info)
+    wanted = claim(config, wrong)
     wanted["features"] = [*wanted["features"], "fbgemm-genai"]
     job = Job(config=config, workspace=workspace, engine=engine, run=runner)
     subject = Subject(job=job, info=info, claim=wanted)

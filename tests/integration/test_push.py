@@ -34,7 +34,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.verify.suites import Check, suite_hash
-from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
+from torch_images.verify.verify import VerifyReport, claim, report_path, write_report
 
 REPOSITORY = "owner/torch-cu130"
 LAYERS, LAYER_SIZE = 4, 3_000_000
@@ -101,7 +101,7 @@ def make(
         made.append(found)
         built_here.note(workspace.cache, engine, info.id)
         if verified:
-            report(info.id, suite_hash(workspace.root, claim_of(config, planned, info)))
+            report(info.id, suite_hash(workspace.root, claim(config, planned)))
         return found
 
     def report(digest: str, suite: str) -> None:

@@ -29,7 +29,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.verify.suites import Check, suite_hash
-from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
+from torch_images.verify.verify import VerifyReport, claim, report_path, write_report
 
 REPOSITORY, CU130 = "owner/torch-cu132", "owner/torch-cu130"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -98,7 +98,7 @@ def make(
             VerifyReport(
                 digest=info.id,
                 id=plan.spec.id,
-                suite=suite_hash(workspace.root, claim_of(config, plan, info)),
+                suite=suite_hash(workspace.root, claim(config, plan)),
                 checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
                 observed=seen | {f"arch {a.name}": "native" for a in plan.spec.architectures},
                 seconds=0,

@@ -17,7 +17,7 @@ def test_what_an_image_is_compared_with_is_all_of_its_lock(
     config: Config, root: Path, asked: dict[str, str]
 ) -> None:
     [planned] = plan_images(config, [choose(config, **asked)], root, root / "locks")
-    claimed, lock = claim(config, planned, ""), planned.lock
+    claimed, lock = claim(config, planned), planned.lock
     locked = {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled
     assert claimed["packages"] == locked
     assert {"torch", "triton"} <= locked.keys()

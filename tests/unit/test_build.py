@@ -33,8 +33,6 @@ from torch_images.errors import (
     UnfinishedError,
 )
 from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.fetch.compat import ReadyCompat
-from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
@@ -67,12 +65,11 @@ def bake(
     options: BuildOptions | None = None,
 ) -> dict[str, Any]:
     digest = "sha256:" + "a" * 64
-    compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
+    base = ReadyBase(layout=Path("/b"), digest=digest)
     parts = {
-        p.target: Parts(
-            base=ReadyBase(layout=Path("/b"), digest=digest),
-            compat=compat if p.spec.cuda.version == "13.0" else None,
-        )
+        p.target: Parts(base=base, contexts={"compat": "/compat"}, compat_note=NOTES["13.0"])
+        if p.spec.cuda.version == "13.0"
+        else Parts(base=base)
         for p in planned
     }
     return bake_file(
@@ -85,7 +82,7 @@ def bake(
     )
 
 
-def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
+def test_bake_file_has_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     document = bake(planned, root, Network())
     assert list(document["target"]) == document["group"]["default"]["targets"]
     target = document["target"][planned[1].target]
@@ -115,7 +112,7 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     assert small["target"][planned[1].target] == target
 
 
-def test_nothing_secret_is_written(planned: tuple[ImagePlan, ...], root: Path) -> None:
+def test_bake_file_contains_no_secret(planned: tuple[ImagePlan, ...], root: Path) -> None:
     network = Network(
         ca_bundle=Path("/etc/ca.pem"),
         proxies=(("HTTPS_PROXY", "http://user:hunter2@proxy:1"),),
@@ -131,16 +128,14 @@ def test_nothing_secret_is_written(planned: tuple[ImagePlan, ...], root: Path) -
     ]
 
 
-def test_an_index_on_loopback_needs_the_hosts_network(
-    planned: tuple[ImagePlan, ...], root: Path
-) -> None:
+def test_host_network_for_an_index_on_loopback(planned: tuple[ImagePlan, ...], root: Path) -> None:
     assert Network(index="http://127.0.0.1:3141/simple").on_loopback
     services = host_network(planned)["services"]
     assert list(services) == list(bake(planned, root, Network())["target"])
     assert {service["build"]["network"] for service in services.values()} == {"host"}
 
 
-def test_the_command_follows_the_options() -> None:
+def test_bake_command_follows_the_options() -> None:
     options = BuildOptions(builder="remote", no_cache=True, progress="plain")
     command = bake_command((Path("b.json"),), options)
     assert {"--builder=remote", "--no-cache", "--progress=plain", "--provenance=false"} < set(
@@ -183,7 +178,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("output", "kind", "text"), FAILURES)
-def test_failures_are_explained(output: str, kind: type[TorchImagesError], text: str) -> None:
+def test_explain_a_failed_build(output: str, kind: type[TorchImagesError], text: str) -> None:
     error = explain(output)
     assert type(error) is kind
     assert text in str(error)
@@ -198,12 +193,12 @@ def test_failures_are_explained(output: str, kind: type[TorchImagesError], text:
         ("Name: default\nDriver:  docker\n\nNodes:\nEndpoint: here\n", False),
     ],
 )
-def test_whether_a_builder_is_elsewhere_is_read_from_buildx(described: str, wanted: bool) -> None:
+def test_is_remote_by_driver_and_endpoint(described: str, wanted: bool) -> None:
     answers = {"docker buildx inspect": (0, described), "docker context show": (0, "here\n")}
     assert is_remote("b", FakeRunner(answers)) == wanted
 
 
-def test_a_builder_that_cannot_build() -> None:
+def test_is_remote_of_an_unknown_or_silent_builder() -> None:
     with pytest.raises(EngineError, match="no builder 'b'; see `docker buildx ls`"):
         is_remote("b", FakeRunner({"docker buildx inspect": (1, "")}))
     gone = "Name: b\nDriver: \nError:  Cannot connect\n"
@@ -229,7 +224,7 @@ needs_buildx = pytest.mark.skipif(
 
 
 @needs_buildx
-def test_caches_are_handed_over_for_each_image(
+def test_bake_file_fills_the_image_into_cache_names(
     planned: tuple[ImagePlan, ...], root: Path, tmp_path: Path
 ) -> None:
     options = BuildOptions(
@@ -250,7 +245,7 @@ def test_caches_are_handed_over_for_each_image(
 
 
 @needs_buildx
-def test_bake_fills_nothing_into_names_of_the_users(
+def test_bake_expands_nothing_in_paths_and_proxies(
     planned: tuple[ImagePlan, ...], tmp_path: Path
 ) -> None:
     odd = tmp_path / "${HOME} %{if}"
@@ -260,7 +255,7 @@ def test_bake_fills_nothing_into_names_of_the_users(
         assert target["args"]["HTTP_PROXY"] == "http://u:${X}@p:1"
 
 
-def test_a_new_line_of_the_ledger_is_no_other_revision(tmp_path: Path) -> None:
+def test_revision_ignores_the_ledger(tmp_path: Path) -> None:
     """So a run of `build --stale` makes all its images from one revision."""
     assert revision(tmp_path, Runner()) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
@@ -278,21 +273,14 @@ def test_a_new_line_of_the_ledger_is_no_other_revision(tmp_path: Path) -> None:
     assert revision(tmp_path, Runner()) == f"{clean}-dirty"
 
 
-def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
+def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
+    config: Config, root: Path
+) -> None:
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
     )
-    digest = "sha256:" + "a" * 64
-    part = Parts(
-        base=ReadyBase(layout=Path("/b"), digest=digest),
-        compat=None,
-        parents={"parent": "w", "libraries": "l"},
-        sources=ReadySources(
-            trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
-            archives=Path("/a"),
-        ),
-        tools=Path("/d"),
-    )
+    base = ReadyBase(layout=Path("/b"), digest="sha256:" + "a" * 64)
+    part = Parts(base=base, contexts={"parent": "w"})
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
         return bake_file(
@@ -305,16 +293,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
 
     document = document_with(BuildOptions())
     target = document["target"][planned.target]
-    assert target["contexts"] == {
-        "tools": "/u",
-        "sbom": "/s",
-        "parent": "w",
-        "libraries": "l",
-        "tool-debs": "/d",
-        "torch-tree": "/t",
-        "triton-tree": "/u",
-        "archives": "/a",
-    }
+    assert target["contexts"] == {"tools": "/u", "sbom": "/s", "parent": "w"}
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
     network = Network(compile_cache=(("CCACHE_REMOTE_STORAGE", "redis://x"),))
     told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
@@ -328,7 +307,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     assert document_with(asked) == document
 
 
-def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> None:
+def test_render_opens_the_network_for_a_shared_cache_only(config: Config, root: Path) -> None:
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
     )

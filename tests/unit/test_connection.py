@@ -50,7 +50,7 @@ def tls(endpoint: Endpoint) -> tuple[object, ...]:
     return endpoint.tls.cert, endpoint.tls.ca_cert, endpoint.tls.verify
 
 
-def test_certificates_of_an_endpoint(tmp_path: Path) -> None:
+def test_current_has_the_certificates_of_the_context(tmp_path: Path) -> None:
     names = ("ca.pem", "cert.pem", "key.pem")
     for folder in (tmp_path, tmp_path / "docker"):
         folder.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def test_certificates_of_an_endpoint(tmp_path: Path) -> None:
     assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)
 
 
-def test_an_id_without_a_name_and_a_home_is_told_to_set_one(
+def test_current_needs_a_home_for_certificates_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def nameless(uid: int) -> None:
@@ -90,7 +90,7 @@ def test_an_id_without_a_name_and_a_home_is_told_to_set_one(
 
 
 @pytest.mark.parametrize("allowed", ["", "yes"])
-def test_rights_on_the_socket_are_what_is_missing(
+def test_ready_engine_without_rights_on_the_socket(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
 ) -> None:
     """No engine is set up beside one that only is closed to the user."""
@@ -130,7 +130,7 @@ def context(config: Path, name: str, host: str) -> Path:
 
 @needs_cli
 @pytest.mark.parametrize("allowed", ["", "yes"])
-def test_a_mistyped_context_is_no_other_engine(
+def test_ready_engine_of_an_unknown_context(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
 ) -> None:
     """./inv may set an engine up, but not in place of the one that was meant."""
@@ -148,7 +148,7 @@ def test_a_mistyped_context_is_no_other_engine(
     "host",
     ["ssh://h", "nonsense://x", "tcp://user:secret@[::1", "tcp://127.0.0.1:1/%zz"],
 )
-def test_addresses_that_lead_nowhere(root: Path, config: Path, host: str) -> None:
+def test_connect_to_an_invalid_address_is_one_line(root: Path, config: Path, host: str) -> None:
     done = invoke(root, "sbom", "nothing", DOCKER_HOST=host, DOCKER_CONFIG=str(config))
     assert done.returncode == 4, done.stderr
     [line] = done.stderr.splitlines()
@@ -157,7 +157,7 @@ def test_addresses_that_lead_nowhere(root: Path, config: Path, host: str) -> Non
 
 
 @needs_cli
-def test_no_engine_is_started_in_place_of_another(root: Path, config: Path) -> None:
+def test_setup_engine_starts_none_in_place_of_a_context(root: Path, config: Path) -> None:
     context(config, "far", "tcp://127.0.0.1:1")
     for name in ("far", "gone"):
         env = {**os.environ, "DOCKER_CONTEXT": name, "TORCH_IMAGES_ENGINE_PID": os.devnull}

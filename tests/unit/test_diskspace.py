@@ -8,18 +8,18 @@ import json
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, stored
-from torch_images.build import built, diskspace, labels
+from torch_images.build import diskspace
 from torch_images.build.diskspace import check_room, disk_needed
 from torch_images.build.plan import LockedImage
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
-from torch_images.host.image_info import ListedImage
+from torch_images.host.engine import Engine
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import image_lock
 from torch_images.locks.sources import LockedArchive, SourceLock
@@ -51,6 +51,11 @@ def usage(folder: Path, free: int) -> Callable[[Path], Any]:
     """A disk with so many bytes left."""
     found = shutil.disk_usage(folder)._replace(free=free)
     return lambda _: found
+
+
+def engine(root: Path | None) -> Engine:
+    """An engine whose data are in a folder; None for one on another machine."""
+    return cast("Engine", SimpleNamespace(local_root=lambda: root))
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +94,14 @@ def of(image: LockedImage, **changed: Any) -> LockedImage:
     return LockedImage(spec=image.spec, lock=dataclasses.replace(image.lock, **changed))
 
 
-def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: LockedImage) -> None:
+def test_disk_needed_for_compiling(config: Config, compiled: LockedImage) -> None:
     bare = of(compiled, sources=None, tools=None, toolkit=None)
     more = needed(config, compiled) - needed(config, bare)
     assert more == pytest.approx(200_000 * ADDED + 30_000 * 3.85 + 45 * GB, abs=1)
     assert needed(config, compiled, compiled) == needed(config, compiled) + 45 * GB
 
 
-def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -> None:
+def test_disk_needed_without_cached_layers(config: Config, plain: LockedImage) -> None:
     lower, upper = (
         plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
     )
@@ -111,7 +116,7 @@ def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -
 
 
 @pytest.mark.parametrize(("short", "enough"), [(0, True), (1, False), (-1, True)])
-def test_the_last_byte_counts(
+def test_check_room_at_the_last_byte(
     config: Config,
     plain: LockedImage,
     tmp_path: Path,
@@ -123,56 +128,21 @@ def test_the_last_byte_counts(
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, has))
     expected = pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free")
     with contextlib.nullcontext() if enough else expected:
-        check_room(config, [plain], tmp_path, Asked(tmp_path))
+        check_room(config, [plain], tmp_path, engine(tmp_path))
 
 
-class Asked(FakeEngine):
-    """An engine with built images, which counts the questions for them."""
-
-    def __init__(self, root: Path | None, *images: LockedImage) -> None:
-        facts = [{labels.ID: i.spec.id, labels.LOCK: f"sha256:{i.lock.digest}"} for i in images]
-        super().__init__(*(stored(str(number), **one) for number, one in enumerate(facts)))
-        self._root, self.asked = root, 0
-
-    def local_root(self) -> Path | None:
-        return self._root
-
-    def listed(self) -> tuple[ListedImage, ...]:
-        self.asked += 1
-        return super().listed()
-
-
-def test_an_engine_is_asked_only_where_the_disk_is_small(
+def test_check_room_ignores_layers_in_the_cache(
     config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = disk_needed(config, [plain])
-    nothing = Asked(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole))
-    check_room(config, [plain], tmp_path, nothing)
-    assert not nothing.asked
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, whole - 1))
-    with pytest.raises(DiskError):
-        check_room(config, [plain], tmp_path, nothing)
-    check_room(config, [plain], tmp_path, Asked(None))
-    engine = Asked(tmp_path, plain)
-    with pytest.raises(DiskError):  # a derived image has the label, too, and may lack layers
-        check_room(config, [plain], tmp_path, engine)
-    built.note(tmp_path, engine, engine.images[0].id)
-    check_room(config, [plain], tmp_path, engine)
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, 1))
-    other = dataclasses.replace(plain, spec=choose(config, arch="9.0"))
-    with pytest.raises(DiskError):  # its layers have other machine code
-        check_room(config, [other], tmp_path, engine)
-    for number, plan in enumerate(
-        plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
-    ):
-        made = {"digest": f"sha256:{number}", "diff_id": f"sha256:d{number}", "size": 1}
+    for plan in (p for ps in layer_plans(config, plain.spec, plain.lock).values() for p in ps):
+        made = {"digest": "sha256:1", "diff_id": "sha256:2", "size": 1}
         (tmp_path / "layers" / plan.key).mkdir(parents=True)
         (tmp_path / "layers" / plan.key / "layer.json").write_text(json.dumps(made))
     base = sum(deb.size for deb in plain.lock.base.debs) * BASE
-    rest = whole - int(1_000_000 * WHEEL + base)
+    rest = disk_needed(config, [plain]) - int(1_000_000 * WHEEL + base)
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest + 2))
-    check_room(config, [plain], tmp_path, nothing)
+    check_room(config, [plain], tmp_path, engine(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest - 2))
     with pytest.raises(DiskError):
-        check_room(config, [plain], tmp_path, nothing)
+        check_room(config, [plain], tmp_path, engine(tmp_path))
+    check_room(config, [plain], tmp_path, engine(None))

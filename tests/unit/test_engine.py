@@ -27,10 +27,10 @@ from torch_images.host.image_info import ListedImage
         ("toomanyrequests: You have reached your pull rate limit", NetworkError),
     ],
 )
-def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> None:
-    error = refusal(REGISTRY, words, image="r/a:1")
+def test_refused_pull_is_a_usage_or_network_error(words: str, kind: type[TorchImagesError]) -> None:
+    error = refusal(REGISTRY, words, host="r", reference="r/a:1")
     assert type(error) is kind
-    assert "r/a:1" in str(error)
+    assert str(error).startswith("r ")
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
 
 
@@ -46,7 +46,7 @@ def missing(name: str) -> docker.errors.NotFound:
     )
 
 
-def test_the_list_of_images_is_asked_for_again_when_an_image_goes_meanwhile() -> None:
+def test_listed_repeats_when_an_image_is_removed_meanwhile() -> None:
     asked: list[str] = []
 
     def images() -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_the_list_of_images_is_asked_for_again_when_an_image_goes_meanwhile() ->
     assert len(asked) == 3  # not each image, which takes milliseconds
 
 
-def test_an_image_that_goes_after_the_list_is_left_out() -> None:
+def test_details_skip_an_image_that_vanished() -> None:
     """Moby names the content that is gone, so docker-py's error is not that of a missing image."""
 
     def inspect(name: str) -> dict[str, Any]:
@@ -76,12 +76,12 @@ def test_an_image_that_goes_after_the_list_is_left_out() -> None:
     one, two = (ListedImage(id=name, tags=(), labels={}) for name in ("one", "two"))
     [found] = engine.details([one, two])
     assert (found.id, found.size, found.in_use) == ("two", 7, True)
-    assert found.tagged == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert found.tagged == datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("name", ["r/a:1", "r/a:1@sha256:0"])
-def test_a_pull_may_fail_for_what_a_digest_names_if_it_is_there(name: str, held: bool) -> None:
+def test_pull_by_digest_may_fail_if_the_engine_has_the_image(name: str, held: bool) -> None:
     """A tag may name another image by now; a digest never does."""
 
     def pull(repository: str, **words: Any) -> Iterator[dict[str, Any]]:

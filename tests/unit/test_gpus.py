@@ -28,7 +28,7 @@ def asked(words: str) -> dict[str, Any]:
         ("device=1:0", 0, ["1:0"]),
     ],
 )
-def test_dockers_own_words(words: str, count: int, ids: list[str]) -> None:
+def test_device_requests_of_docker(words: str, count: int, ids: list[str]) -> None:
     """The request is the one that `docker run --gpus` makes."""
     assert asked(words) == {
         "Driver": "",
@@ -49,7 +49,7 @@ def test_dockers_own_words(words: str, count: int, ids: list[str]) -> None:
         ),
     ],
 )
-def test_names_of_cdi_devices(words: str, names: list[str]) -> None:
+def test_device_requests_of_cdi(words: str, names: list[str]) -> None:
     """Docker 26.1.5 refuses a CDI request with a count or with options."""
     assert asked(words) == {
         "Driver": "cdi",
@@ -67,7 +67,7 @@ def test_names_of_cdi_devices(words: str, names: list[str]) -> None:
         *("all,nvidia.com/gpu=0", "nvidia.com/gpu", "nvidia.com/gpu=", "nvidia.com=0", "gpu=0"),
     ],
 )
-def test_what_is_no_choice_of_gpus(words: str) -> None:
+def test_device_requests_of_an_invalid_choice(words: str) -> None:
     with pytest.raises(UsageError, match=r"is not a choice of GPUs; give all, 2, or device=0,1; "):
         device_requests(words)
 
@@ -104,7 +104,7 @@ OCI = (
         ),
     ],
 )
-def test_a_refusal_is_the_engines_own_words_and_a_hint(words: str, said: str) -> None:
+def test_refused_gpus_have_the_engines_message_and_a_hint(words: str, said: str) -> None:
     error = diagnose(GPU, words)
     assert isinstance(error, EngineError)
     assert error.message.endswith(f": {said}")
@@ -120,5 +120,5 @@ def test_a_refusal_is_the_engines_own_words_and_a_hint(words: str, said: str) ->
         "no such file or directory",
     ],
 )
-def test_other_refusals_stay_what_they_are(words: str) -> None:
+def test_other_refusals_are_not_about_gpus(words: str) -> None:
     assert diagnose(GPU, words) is None

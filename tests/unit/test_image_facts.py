@@ -14,7 +14,7 @@ from torch_images.config.matrix import compat_sister
 from torch_images.config.types import Config
 
 
-def test_it_has_the_facts_of_itself(config: Config, root: Path) -> None:
+def test_image_facts_of_the_image_itself(config: Config, root: Path) -> None:
     spec = choose(config, cuda="12.8", base="trixie", platform="linux/amd64")
     plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
     [told] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
@@ -42,7 +42,7 @@ def with_library(config: Config, **axes: str) -> ImageSpec:
     return replace(choose(config, **{"platform": "linux/amd64", **axes}), compat=True)
 
 
-def test_it_names_the_image_with_a_compat_library_that_is_listed(config: Config) -> None:
+def test_image_facts_name_the_listed_image_with_compat(config: Config) -> None:
     whole, pod = with_library(config), with_library(config, variant="pod")
     narrow, other = with_library(config, arch="12.0"), with_library(config, arch="9.0")
     plain = replace(narrow, compat=False)

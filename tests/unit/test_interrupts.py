@@ -39,7 +39,7 @@ def test_ctrl_c_during_the_imports_is_one_line(root: Path) -> None:
     assert interrupted(command, root) == (130, "interrupted\n")
 
 
-def test_a_verb_gets_an_exception() -> None:
+def test_raise_from_now_on_raises_in_a_verb() -> None:
     code = (
         "import os, signal\n"
         "from torch_images.interrupts import end_at_once, raise_from_now_on\n"
@@ -155,7 +155,7 @@ def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Pat
     assert (folder / "installations").read_text() == "x\n"
 
 
-def test_what_begins_while_the_process_ends_is_ended_at_once(
+def test_ending_after_finish_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By another thread; `finish` has ended all others by then, and would not see it."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import T130
-from torch_images.build.labels import ID, LOCK, read, write, write_found
+from torch_images.build.labels import ID, LOCK, read, write, write_built
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -24,8 +24,8 @@ def image(config: Config, root: Path) -> ImagePlan:
     return plan_image(config, locked, root)
 
 
-def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
-    found = write_found(base_digest=BASE, compat_note='{"driver":[580]}')
+def test_write_and_read(config: Config, image: ImagePlan) -> None:
+    found = write_built(base_digest=BASE, compat_note='{"driver":[580]}')
     said = read({**write(config, image), **found})
     assert said.id == image.spec.id
     assert said.version == version(config, image)
@@ -33,20 +33,16 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     assert said.lock == f"sha256:{image.lock.digest}"
     assert said.inputs == f"sha256:{image.identity}"
     assert said.compat == image.lock.compat_version != ""
-    assert said.compat_note == '{"driver":[580]}'
-    assert said.url == config.homepage
-    assert said.description == (
-        f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone, with NVIDIA's compat library"
-    )
     assert not said.unlocked
 
 
-def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> None:
+def test_read_labels_of_an_image_without_compat_or_full_lock(
+    config: Config, root: Path, image: ImagePlan
+) -> None:
     bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
-    found = write_found(base_digest=BASE, compat_note="")
+    found = write_built(base_digest=BASE, compat_note="")
     said = read({**write(config, bare), **found})
-    assert (said.compat, said.compat_note) == ("", "")
-    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
+    assert said.compat == ""
     compiled = lock_image(config, choose(config, arch="12.0", source="fork"), root / "locks")
     assert compiled.lock.sources
     lock = replace(compiled.lock, sources=replace(compiled.lock.sources, unlocked=True))
@@ -55,7 +51,7 @@ def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> No
 
 
 def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:
-    found = write_found(base_digest=BASE, compat_note="")
+    found = write_built(base_digest=BASE, compat_note="")
     written = {**write(config, image), **found}
     assert {ID, LOCK} <= written.keys()
     assert all(text and text.isprintable() for text in written.values())
@@ -64,7 +60,7 @@ def test_every_label_is_text_that_a_client_can_show(config: Config, image: Image
 
 
 @given(st.dictionaries(st.sampled_from([ID, LOCK, "io.github.torch-images.compat"]), st.text()))
-def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
+def test_read_arbitrary_labels(labels: dict[str, str]) -> None:
     said = read(labels)
     assert said.id == labels.get(ID, "")
     assert said.lock == labels.get(LOCK, "")

@@ -50,7 +50,7 @@ def test_the_image_is_told_and_the_checks_know_it(config: Config, root: Path, ar
     [told] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
     assert told.get("limits", {}) == limits(spec)
     assert ("limits" in told) is (arch == "7.5")
-    assert claim(config, plan, "")["lacks"] == {
+    assert claim(config, plan)["lacks"] == {
         arch: ["libtorch_cuda_linalg.so"] if arch == "7.5" else []
     }
 

@@ -8,7 +8,7 @@ from torch_images.errors import ConfigError
 from torch_images.host.network import Network, detect
 
 
-def test_a_bundle_that_is_not_there() -> None:
+def test_detect_a_missing_ca_bundle() -> None:
     with pytest.raises(ConfigError, match=r"SSL_CERT_FILE=/none is not a file; correct or unset"):
         detect({"SSL_CERT_FILE": "/none"})
 
@@ -22,11 +22,11 @@ def test_a_bundle_that_is_not_there() -> None:
         (Network(index="https://index.example/simple"), False),
     ],
 )
-def test_on_loopback(network: Network, there: bool) -> None:
+def test_on_loopback_of_index_and_proxies(network: Network, there: bool) -> None:
     assert network.on_loopback is there
 
 
-def test_an_empty_variable_is_no_setting(tmp_path: Path) -> None:
+def test_detect_ignores_empty_variables(tmp_path: Path) -> None:
     """Empty is how a shell or a CI file switches one off."""
     bundle = tmp_path / "ca.pem"
     bundle.write_text("x")
@@ -54,7 +54,7 @@ URLS = (
 
 @pytest.mark.parametrize("url", ["http://[::1", "host:port"])
 @pytest.mark.parametrize("name", URLS)
-def test_what_is_no_url_is_named_and_not_shown(name: str, url: str) -> None:
+def test_detect_an_invalid_url_without_showing_it(name: str, url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         detect({name: url})
     upper = name.upper()

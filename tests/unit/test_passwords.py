@@ -114,8 +114,6 @@ def test_a_helper_of_the_users_is_not_told_the_password_of_a_mirror() -> None:
     assert told[-1][0] == "credential.https://host:1.helper"
     assert variables["TORCH_IMAGES_PASSWORD"] == f"{WORD[:-2]} 22"
     assert "hunter" not in str(told)
-    with pytest.raises(ConfigError, match="is not one line; correct it"):
-        environment(Network(source_mirror="https://me:a%0Aquit=1@host"), {})
 
 
 @pytest.mark.skipif(

@@ -63,7 +63,7 @@ def test_names_of_images_end_in_their_platform(
     assert choose_id(config, arm.id) == arm
     assert choose_id(config, amd.id) == amd
     for plan in images:
-        assert claim(config, plan, "")["platform"] == plan.spec.platform.name
+        assert claim(config, plan)["platform"] == plan.spec.platform.name
 
 
 def test_the_platform_that_nobody_names_is_this_machines(
@@ -173,8 +173,8 @@ def test_whose_python_makes_bytecode(
     )
     made = prepare.Preparer(job)
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    assert made.parts(arm).contexts()["native"] == f"oci-layout:///{taken}@d"
-    assert "native" not in made.parts(amd).contexts()
+    assert made.parts(arm).contexts["native"] == f"oci-layout:///{taken}@d"
+    assert "native" not in made.parts(amd).contexts
 
 
 def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def keep(space: Workspace, *, emulated: bool = False) -> None:
     ],
     ids=str,
 )
-def test_other_images_of_a_torch_have_its_record(space: Workspace, change: dict[str, Any]) -> None:
+def test_record_is_shared_by_images_of_one_torch(space: Workspace, change: dict[str, Any]) -> None:
     assert not exists(space, {**CLAIM, **change})
     keep(space)
     assert exists(space, {**CLAIM, **change})
@@ -74,7 +74,9 @@ def test_other_images_of_a_torch_have_its_record(space: Workspace, change: dict[
     ],
     ids=str,
 )
-def test_what_has_no_record_yet(space: Workspace, change: dict[str, Any]) -> None:
+def test_record_is_missing_for_another_torch_or_python(
+    space: Workspace, change: dict[str, Any]
+) -> None:
     keep(space)
     assert not exists(space, {**CLAIM, **change})
 
@@ -87,12 +89,12 @@ def test_a_change_of_tests_or_hook_has_no_record(space: Workspace, name: str) ->
     assert exists(space) is (name == "tests/container/test_arch.py")
 
 
-def test_a_processor_proves_it_for_an_emulator(space: Workspace) -> None:
+def test_record_of_a_processor_counts_for_an_emulator(space: Workspace) -> None:
     keep(space)
     assert exists(space, emulated=True)
 
 
-def test_an_emulator_proves_nothing_for_a_processor(space: Workspace) -> None:
+def test_record_of_an_emulator_does_not_count_for_a_processor(space: Workspace) -> None:
     keep(space, emulated=True)
     assert exists(space, emulated=True)
     assert not exists(space)

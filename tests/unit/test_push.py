@@ -146,6 +146,14 @@ def test_plan_of_the_first_platform(case: Case, amd64: VerifiedImage) -> None:
     assert {move.digests for move in moves} == {(amd64.info.id,)}
 
 
+def test_plan_of_an_image_whose_inputs_were_not_locked_has_its_own_tag_only(
+    case: Case, amd64: VerifiedImage
+) -> None:
+    marked = {**amd64.info.labels, "io.github.torch-images.unlocked": "yes"}
+    image = dataclasses.replace(amd64, info=dataclasses.replace(amd64.info, labels=marked))
+    assert tags(case.plan(image, {})) == [exact(amd64)]
+
+
 def test_plan_of_the_second_platform_joins_the_first(
     case: Case, amd64: VerifiedImage, arm64: VerifiedImage
 ) -> None:

@@ -139,7 +139,7 @@ def test_lookup_does_not_wait_forever() -> None:
         *("a.b/../x", "a.b/x\n", "ghcr.io/", "me:secret@ghcr.io/x"),
     ],
 )
-def test_a_text_that_is_no_reference_reaches_no_command(reference: str) -> None:
+def test_lookup_of_an_invalid_reference_runs_no_command(reference: str) -> None:
     run = FakeRunner()
     with pytest.raises(UsageError, match="is not the name") as caught:
         lookup(reference, run)

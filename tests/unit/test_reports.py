@@ -33,7 +33,7 @@ BUILT: dict[str, Any] = {
 }
 MOVED = [
     Move(reference="r/x:a", digests=("sha256:n",), state=NEW),
-    Move(reference="r/x:b", digests=("sha256:n",), state=MOVES, held="sha256:o"),
+    Move(reference="r/x:b", digests=("sha256:n",), state=MOVES, current="sha256:o"),
     Move(reference="r/x:c", digests=("sha256:n",), state=THERE),
     Move(reference="r/x:d", digests=("sha256:n",), state=STAYS, reason="a newer image has it"),
 ]
@@ -73,7 +73,7 @@ def verdict(outcome: str, *differences: Difference) -> str:
             commit="c" * 40,
             lock="sha256:l",
             lock_date="2026-01-01",
-            committed=True,
+            unlocked=False,
             builder="Docker 26.1.5",
             seconds=1.5,
             differences=differences,

@@ -26,6 +26,7 @@ def workspace(tmp_path: Path) -> Workspace:
     root = tmp_path / "project"
     (root / ".git").mkdir(parents=True)
     (root / "build").mkdir()
+    (root / "images.yaml").touch()
     (root / "scripts" / "build").mkdir(parents=True)
     return Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
 
@@ -40,7 +41,7 @@ def runner(workspace: Workspace, *, here: bool = True) -> FakeRunner:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_commit_comes_from_here_or_a_trusted_place(
+def test_check_out_from_this_repository_or_the_given_one(
     workspace: Workspace, tmp_path: Path, here: bool
 ) -> None:
     run = runner(workspace, here=here)
@@ -50,9 +51,7 @@ def test_a_commit_comes_from_here_or_a_trusted_place(
     assert run.commands[-1][-2:] == ["--detach", COMMIT]
 
 
-def test_a_checkout_is_copied_without_what_is_made_in_it(
-    workspace: Workspace, tmp_path: Path
-) -> None:
+def test_copy_leaves_out_build_products(workspace: Workspace, tmp_path: Path) -> None:
     room = workspace.root / "tmp"  # TMPDIR may be in the checkout
     room.mkdir()
     _copy(workspace, room / "copy")
@@ -60,7 +59,7 @@ def test_a_checkout_is_copied_without_what_is_made_in_it(
     assert not [name for name in ("build", ".git", "tmp") if (room / "copy" / name).exists()]
 
 
-def test_a_copy_has_the_images_and_locks_in_use(
+def test_copy_has_the_images_and_locks_in_use(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--config may name a file outside the checkout, with its locks beside it."""
@@ -80,13 +79,13 @@ def test_a_copy_has_the_images_and_locks_in_use(
     ("commit", "said"),
     [("", r"has no commit.*--commit"), (f"{COMMIT}-dirty", rf"uncommitted files on {COMMIT}; ")],
 )
-def test_a_commit_that_cannot_be_checked_out(commit: str, said: str) -> None:
+def test_require_commit_of_an_unknown_or_dirty_one(commit: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         _require_commit("i", commit)
 
 
 @pytest.mark.parametrize("tags", [(), ("mine:1",), ("torch-images-candidate:x",)])
-def test_a_rebuild_takes_no_image_away(tags: tuple[str, ...]) -> None:
+def test_kept_images_survive_a_rebuild(tags: tuple[str, ...]) -> None:
     """Neither one without a name, nor the one whose candidate tag the twin takes."""
     image, unverified = stored("1", *tags), stored("2", "torch-images-candidate:x")
     there = [image] if "torch-images-candidate:x" in tags else [image, unverified]
@@ -104,7 +103,7 @@ def test_a_rebuild_takes_no_image_away(tags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39])
-def test_check_out_refuses_what_is_no_commit(
+def test_check_out_refuses_an_invalid_commit(
     workspace: Workspace, tmp_path: Path, named: str
 ) -> None:
     run = runner(workspace)

@@ -12,7 +12,7 @@ from torch_images.errors import CommandError, TorchImagesError
 from torch_images.host.runner import Runner
 
 
-def test_a_failure_can_be_replayed() -> None:
+def test_run_raises_a_command_that_can_be_repeated() -> None:
     with pytest.raises(CommandError) as caught:
         Runner().run(["sh", "-c", "echo 'two words' >&2; exit 3"])
     again = subprocess.run(caught.value.command, shell=True, capture_output=True, check=False)
@@ -20,7 +20,7 @@ def test_a_failure_can_be_replayed() -> None:
     assert caught.value.output == "two words\n"
 
 
-def test_a_missing_program_is_one_line() -> None:
+def test_run_and_stream_of_a_missing_program() -> None:
     with pytest.raises(
         TorchImagesError, match="'no-such-program' is not installed; install it; in a"
     ):
@@ -37,7 +37,7 @@ def test_stream_shows_and_keeps(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "out\nerr\n"
 
 
-def test_on_a_terminal_the_command_has_one_too() -> None:
+def test_stream_gives_the_command_a_terminal() -> None:
     code = (
         "from torch_images.host.runner import Runner\n"
         "done = Runner().stream(['sh', '-c', 'test -t 1 && test -t 2 && stty size <&1'])\n"

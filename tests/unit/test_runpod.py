@@ -89,7 +89,7 @@ def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) ->
         ("12.8", "with", True, f"12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 {NEWER}"),
     ],
 )
-def test_the_filter_leaves_in_whom_compat_serves(
+def test_hosts_include_those_that_compat_serves(
     config: Config, root: Path, cuda: str, compat: str, geforce: bool, wanted: str
 ) -> None:
     image = pod(config, root, "13.0", compat=compat)
@@ -124,7 +124,7 @@ def test_hosts_have_a_driver_that_supports_a_gpu_of_the_image(
         ({"compat": "x"}, "no valid compat version: x"),
     ],
 )
-def test_what_is_not_ours_is_refused(
+def test_pod_image_refuses_a_foreign_image(
     config: Config, root: Path, changes: dict[str, str], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text) as caught:

@@ -37,7 +37,7 @@ def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         process.kill()
 
 
-def test_what_a_living_process_fills_stays(held: tuple[Path, subprocess.Popen[str]]) -> None:
+def test_folder_of_a_running_process_stays(held: tuple[Path, subprocess.Popen[str]]) -> None:
     folder, _ = held
     with scratch(folder.parent, "torch-images-") as own:
         assert left_behind(folder.parent) == ()
@@ -48,7 +48,7 @@ def test_what_a_living_process_fills_stays(held: tuple[Path, subprocess.Popen[st
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_what_a_killed_process_left_goes_at_the_next_start(
+def test_folder_of_a_killed_process_is_removed(
     held: tuple[Path, subprocess.Popen[str]], end: signal.Signals
 ) -> None:
     folder, process = held
@@ -59,9 +59,7 @@ def test_what_a_killed_process_left_goes_at_the_next_start(
         assert not folder.exists()
 
 
-def test_a_removal_that_breaks_off_is_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_removal_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> None:
         raise OSError("Directory not empty")  # a thread still writes
 
@@ -72,7 +70,7 @@ def test_a_removal_that_breaks_off_is_taken_up_again(
     assert discard(made)
 
 
-def test_what_was_not_made_here_stays(tmp_path: Path) -> None:
+def test_unmarked_folder_stays(tmp_path: Path) -> None:
     """/var/tmp is everybody's: folders of such names, links, and folders of other users."""
     (tmp_path / "torch-images-mine").mkdir()
     (tmp_path / "far").mkdir()
@@ -86,7 +84,7 @@ def test_what_was_not_made_here_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
-def test_what_another_user_left_stays(tmp_path: Path) -> None:
+def test_folder_of_another_user_stays(tmp_path: Path) -> None:
     (tmp_path / "torch-images-x").mkdir()
     (tmp_path / "torch-images-x" / LOCK_FILE).touch()
     assert left_behind(tmp_path) == (tmp_path / "torch-images-x",)
@@ -94,7 +92,7 @@ def test_what_another_user_left_stays(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == ()
 
 
-def test_nothing_goes_where_something_is_mounted(
+def test_nothing_is_removed_below_a_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`rm -rf` of a bootstrap that was killed emptied the host's /dev/shm."""

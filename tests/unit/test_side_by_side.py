@@ -78,7 +78,7 @@ def test_each_build_reads_its_own_files(
 
     def ready(_: Job, images: Sequence[LockedImage]) -> Any:
         base = ReadyBase(layout=Path("/b"), digest="sha256:2")
-        return {i.target: Parts(base=base, compat=None) for i in images}
+        return {i.target: Parts(base=base) for i in images}
 
     monkeypatch.setattr(building, "prepare_inputs", ready)
     monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))

@@ -178,7 +178,7 @@ def test_an_image_is_built_while_the_one_before_is_checked(
 @pytest.mark.parametrize(
     ("error", "old"), [(LockError("no wheel"), None), (NetworkError("no answer"), LINE)]
 )
-def test_an_image_that_cannot_be_had_gets_the_reason(
+def test_an_unavailable_image_is_recorded_with_the_reason(
     stand: Stand, error: TorchImagesError, old: Line | None
 ) -> None:
     """Also in place of a line whose inputs have changed. The next image is built all the same."""
@@ -307,7 +307,7 @@ def test_layers_go_the_longest_unused_first(stand: Stand, full: FullDisk) -> Non
     assert not [command for command in stand.run.commands if "prune" in command]
 
 
-def test_what_buildkit_keeps_of_parent_images_goes_before_layers(
+def test_buildkits_cache_of_parent_images_goes_before_layers(
     stand: Stand, full: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records pin their layers: 50 GB stayed after all parent images were removed."""

@@ -38,7 +38,6 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.fetch.compat import ReadyCompat
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import write_layer
@@ -64,18 +63,18 @@ def parts_of(plan: ImagePlan) -> Parts:
     """All that a build of an image would be given, at places that do not exist."""
     nowhere = Path("/nowhere")
     lock = plan.lock
+    names = {"compat": True, "added": lock.extra_debs, "toolkit": lock.toolkit}
     return Parts(
         base=ReadyBase(layout=nowhere, digest="sha256:0"),
-        compat=ReadyCompat(folder=nowhere, note=NOTE),
-        added=nowhere if lock.extra_debs else None,
-        toolkit=nowhere if lock.toolkit else None,
+        contexts={name: "/nowhere" for name, needed in names.items() if needed},
+        compat_note=NOTE,
     )
 
 
 def rendered(config: Config, root: Path, spec: ImageSpec) -> Context:
     plan = plan_of(config, root, spec)
     parts = parts_of(plan)
-    return render_standalone(config, plan, parts, root, [*parts.contexts(), *TOOLS])
+    return render_standalone(config, plan, parts, root, [*parts.contexts, *TOOLS])
 
 
 def text(context: Context, path: str) -> str:
@@ -83,7 +82,7 @@ def text(context: Context, path: str) -> str:
 
 
 @pytest.mark.parametrize("axes", IMAGES)
-def test_all_that_it_names_is_in_the_folder(
+def test_standalone_folder_has_every_file_that_its_dockerfile_names(
     config: Config, root: Path, axes: dict[str, str]
 ) -> None:
     """No context, no argument and no other image has to be given to the build."""
@@ -127,7 +126,7 @@ class Ready:
             tar.addfile(member, io.BytesIO(b"root"))
         digest = write_layout(layout, layer, history="x")
         base = ReadyBase(layout=layout, digest=digest)
-        return Parts(base=base, compat=None)
+        return Parts(base=base)
 
 
 @pytest.fixture
@@ -155,7 +154,9 @@ def write(config: Config, root: Path, folder: Path) -> ImagePlan:
 
 
 @pytest.mark.usefixtures("prepared")
-def test_the_folder_is_whole(config: Config, root: Path, tmp_path: Path) -> None:
+def test_write_standalone_writes_supplies_and_base(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
     write(config, root, folder)
     assert {path.name for path in (folder / "supplies").iterdir()} == {*TOOLS}
@@ -174,7 +175,9 @@ def test_the_folder_is_whole(config: Config, root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("prepared")
-def test_a_folder_of_somebody_else_stays(config: Config, root: Path, tmp_path: Path) -> None:
+def test_write_standalone_refuses_a_folder_with_other_files(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "notes").write_text("mine")
@@ -231,7 +234,7 @@ def tree_of(folder: Path) -> Iterator[tuple[str, int, float, bytes]]:
         yield str(path.relative_to(folder)), stat.S_IMODE(info.st_mode), info.st_mtime, data
 
 
-def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> None:
+def test_install_layer_unpacks_the_files_of_our_layer(program: Path, tmp_path: Path) -> None:
     """Files, modes, times and RECORDs, with removals of files, of machine code, and from a list."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -286,7 +289,7 @@ def fetch(program: Path, wheel: StandIn, url: str, sha256: str) -> subprocess.Co
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_it_fetches_by_hash(program: Path, tmp_path: Path, *, right: bool) -> None:
+def test_install_layer_fetches_by_hash(program: Path, tmp_path: Path, *, right: bool) -> None:
     wheel = make_wheel(tmp_path, "tool", "1.0")
     with web_server(index([wheel])) as (url, _):
         sha256 = wheel.locked.sha256 if right else hashlib.sha256(b"").hexdigest()

@@ -19,7 +19,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.publish.tag import tag
 from torch_images.verify import identify
 from torch_images.verify.suites import Check, suite_hash
-from torch_images.verify.verify import VerifyReport, claim_of, write_report
+from torch_images.verify.verify import VerifyReport, claim, write_report
 
 DIGEST = f"sha256:{'a' * 64}"
 
@@ -53,7 +53,7 @@ def report(config: Config, root: Path, plan: ImagePlan, engine: Engine) -> Verif
     return VerifyReport(
         digest=DIGEST,
         id=plan.spec.id,
-        suite=suite_hash(root, claim_of(config, plan, engine.image)),
+        suite=suite_hash(root, claim(config, plan)),
         checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
         observed={},
         seconds=0,

@@ -73,7 +73,7 @@ def test_contents_of_a_layer(name: str, made: Contents) -> None:
         (f"{SITE}/tor", False),
     ],
 )
-def test_what_changes_a_layer_below(name: str, changes: bool) -> None:
+def test_changes_of_a_layer_below(name: str, changes: bool) -> None:
     assert contents(io.BytesIO(tar(name))).changes(Contents(frozenset(TORCH))) is changes
 
 

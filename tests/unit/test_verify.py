@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.decisions import NOTES
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
@@ -27,7 +26,6 @@ from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
     claim,
-    claim_of,
     verify,
     write_report,
 )
@@ -47,8 +45,6 @@ E     == 2
 test.py:3: AssertionError</failure></testcase>
 </testsuite></testsuites>"""
 
-NOTE = "io.github.torch-images.compat.note"
-
 
 def report(*checks: Check) -> VerifyReport:
     return VerifyReport(
@@ -56,7 +52,7 @@ def report(*checks: Check) -> VerifyReport:
     )
 
 
-def test_junit_becomes_checks() -> None:
+def test_parse_junit() -> None:
     """A message that pytest shortened comes whole, from the traceback."""
     found = parse_junit(JUNIT, "image")
     assert [(c.name, c.outcome, c.message) for c in found.checks] == [
@@ -72,13 +68,12 @@ def test_junit_becomes_checks() -> None:
 
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
-        suite_hash(root, claim(config, image, note))
+        suite_hash(root, claim(config, image))
         for image in plan_images(
             config, [choose(config, arch=a) for a in ("9.0", "12.0")], root, root / "locks"
         )
-        for note in ("", NOTES["13.0"])
     }
-    assert len(hashes) == 4
+    assert len(hashes) == 2
 
 
 class CheckedError(EngineError):
@@ -108,16 +103,14 @@ class OneImage(Engine):
 def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
     """Verify an image of which there is a report, which differs in what is given."""
     [image] = plan_images(config, [choose(config)], root, root / "locks")
-    info = ImageInfo(
-        id="sha256:" + "d" * 64, size=1, created="", config={}, labels={NOTE: NOTES["13.0"]}
-    )
+    info = ImageInfo(id="sha256:" + "d" * 64, size=1, created="", config={}, labels={})
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
     kept = VerifyReport(
         digest=info.id,
         id=image.spec.id,
-        suite=suite_hash(tmp_path, claim_of(config, image, info)),
+        suite=suite_hash(tmp_path, claim(config, image)),
         checks=(Check(name="a", outcome="passed", seconds=1.0),),
         observed={"cuda": "13.0"},
         seconds=1.0,
@@ -157,7 +150,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
     ],
     ids=str,
 )
-def test_another_report_is_not_used(
+def test_a_report_of_other_checks_is_not_used(
     verified: Callable[..., VerifyReport], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(CheckedError):
@@ -201,7 +194,7 @@ def test_layers_pass_by_the_check_of_their_files(
     assert kept.exists() is (outcome == "passed")
 
 
-def test_a_check_that_changes_makes_old_reports_worthless(
+def test_a_changed_check_makes_old_reports_invalid(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
@@ -232,7 +225,7 @@ def test_a_check_that_changes_makes_old_reports_worthless(
     assert suite_hash(tmp_path, {}) == hashes[-1]
 
 
-def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root: Path) -> None:
+def test_identify_ignores_a_candidate_with_a_longer_name(config: Config, root: Path) -> None:
     """With the compat library, or for another platform."""
     plain = choose(config, platform="linux/amd64")
     compat = choose(config, platform="linux/amd64", compat="with")
@@ -251,7 +244,7 @@ def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root:
     assert found == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
-def test_an_image_that_is_not_built_comes_with_the_command(config: Config, root: Path) -> None:
+def test_identify_an_image_that_is_not_built(config: Config, root: Path) -> None:
     image, words = "torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"
     workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
     with pytest.raises(UsageError) as caught:

@@ -140,13 +140,13 @@ def must_stop(get: Get, folder: Path, error: type[Exception], match: str) -> Non
 
 
 @pytest.mark.parametrize("get", [of_mirror, of_url, of_archive])
-def test_an_endless_file_stops_at_its_locked_size(get: Get, tmp_path: Path) -> None:
+def test_download_stops_at_the_locked_size(get: Get, tmp_path: Path) -> None:
     """It would fill the disk."""
     must_stop(get, tmp_path, LockError, r"expected sha256:.*, found more than its 1000 bytes")
 
 
 @pytest.mark.parametrize("get", FILES)
-def test_an_endless_file_without_a_size_stops(
+def test_download_without_a_locked_size_stops(
     get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock may say "?"; what is not locked yet has no size at all."""
@@ -170,7 +170,7 @@ GZIP = ("Content-Encoding", "gzip")  # which the body is not
         *((404, of_mirror, ()), (302, of_mirror, (GZIP,))),
     ],
 )
-def test_an_endless_page_stops(
+def test_page_stops_at_its_largest_size(
     status: int,
     get: Get,
     more: tuple[tuple[str, str], ...],
@@ -188,14 +188,14 @@ def test_an_endless_page_stops(
 
 
 @pytest.mark.parametrize("get", FILES)
-def test_a_download_that_breaks_off_leaves_nothing(get: Get, tmp_path: Path) -> None:
+def test_interrupted_download_leaves_no_file(get: Get, tmp_path: Path) -> None:
     server = Endless(headers=(("Content-Length", "1000"),), most=100)
     with server.serve() as url, pytest.raises(NetworkError):
         get(url, tmp_path, Network())
     assert not list(tmp_path.iterdir())
 
 
-def test_uv_ends_where_an_index_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_ends_with_an_endless_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads a page whole, and has no limit for one."""
     monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace("-v 16777216", "-v 262144"))
     words = WheelRequest(name="x", request=("x",), python="3.11")
@@ -216,7 +216,7 @@ def test_uv_ends_where_an_index_does_not(monkeypatch: pytest.MonkeyPatch) -> Non
         (429, "Wed, 21 Oct 2065 07:28:00 GMT", [0.5, 1, 2]),
     ],
 )
-def test_a_server_is_waited_for_as_it_asks_but_no_longer_than_a_minute(
+def test_retry_after_is_kept_up_to_a_minute(
     status: int, asked: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -228,7 +228,7 @@ def test_a_server_is_waited_for_as_it_asks_but_no_longer_than_a_minute(
     assert waited == pauses
 
 
-def test_no_other_variable_overrides_the_ca_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_uses_the_ca_bundle_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """SSL_CERT_FILE comes first, see `detect`; `requests` prefers its own ones to its session's."""
     used: list[object] = []
 
@@ -245,7 +245,7 @@ def test_no_other_variable_overrides_the_ca_bundle(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://a:b:c/", "x://y"])
 @pytest.mark.parametrize("get", [of_url, page_of_index, size_of_file])
-def test_a_redirect_to_no_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
+def test_redirect_to_an_invalid_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
     server = Endless(302, (("Location", place), ("Content-Length", "0")))
     with server.serve() as url, pytest.raises(NetworkError) as caught:
         get(url, tmp_path, Network())
@@ -291,7 +291,7 @@ def two(request: pytest.FixtureRequest) -> Iterator[Two]:
 
 @pytest.mark.parametrize("whose", ["url", "machine", "default"])
 @pytest.mark.parametrize("get", [of_mirror, page_of_index, size_of_file])
-def test_no_redirect_hands_a_password_on(
+def test_redirect_to_another_server_gets_no_password(
     get: Get, whose: str, two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither that of a URL nor one of ~/.netrc, which knows no ports and may name all hosts."""
@@ -319,7 +319,7 @@ def test_no_redirect_hands_a_password_on(
         ("https://me@other/y", False),
     ],
 )
-def test_credentials_are_of_one_scheme_host_and_port(there: str, kept: bool) -> None:
+def test_rebuild_auth_keeps_credentials_of_the_same_server(there: str, kept: bool) -> None:
     asked = requests.Request("GET", "https://host/x", headers={"Authorization": "a"}).prepare()
     sent = requests.Request("GET", there, headers={"Authorization": "a"}).prepare()
     with web.Session(Network()) as session:

@@ -16,8 +16,6 @@ from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage
 from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.fetch.compat import ReadyCompat
-from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
 
 # Each bake has its own folder below the output folder, with this file.
@@ -27,40 +25,15 @@ _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The prepared inputs of an image's build and of its compile stages.
+    """The prepared inputs of an image's build.
 
-    `parents` are the contexts with its wheels. `native` is a base for the builder's processor, set
-    for images for linux/arm64.
+    `contexts` are the named contexts, folder or image by name, see supplies.py. `compat_note` is
+    the ELF note of the compat library, "" without one.
     """
 
     base: ReadyBase
-    compat: ReadyCompat | None
-    added: Path | None = None
-    parents: Mapping[str, str] = field(default_factory=dict)
-    sources: ReadySources | None = None
-    tools: Path | None = None
-    toolkit: Path | None = None
-    native: ReadyBase | None = None
-
-    def contexts(self) -> dict[str, str]:
-        """The named contexts: folder or image by name."""
-        contexts = dict(self.parents)
-        if self.native:
-            contexts["native"] = self.native.context
-        if self.compat:
-            contexts["compat"] = str(self.compat.folder)
-        if self.added:
-            contexts["added"] = str(self.added)
-        if self.tools:
-            contexts["tool-debs"] = str(self.tools)
-        if self.toolkit:
-            contexts["toolkit"] = str(self.toolkit)
-        if self.sources:
-            contexts |= {
-                f"{name}-tree": str(path.parent) for name, path in self.sources.trees.items()
-            }
-            contexts["archives"] = str(self.sources.archives)
-        return contexts
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    compat_note: str = ""
 
 
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
@@ -100,13 +73,12 @@ def bake_file(
     targets = {}
     for image in images:
         part = parts[image.target]
-        note = part.compat.note if part.compat else ""
         target: dict[str, Any] = {
             "context": str(folder / image.spec.id),
             "contexts": {
                 "tools": tools[image.lock.build.name],
                 "sbom": tools[image.lock.sbom.name],
-                **part.contexts(),
+                **part.contexts,
             },
             "platforms": [image.spec.platform.name],
             "args": {
@@ -114,8 +86,8 @@ def bake_file(
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
             "labels": labels.write(job.config, image)
-            | labels.write_found(base_digest=part.base.digest, compat_note=note, small=image.small),
-            "secret": [*secrets, *(_COMPILE if part.sources else ())],
+            | labels.write_built(part.base.digest, part.compat_note, small=image.small),
+            "secret": [*secrets, *(_COMPILE if image.lock.sources else ())],
             "output": [output(image)],
         }
         target = _literally(target)

@@ -7,14 +7,11 @@ build leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 from __future__ import annotations
 
 import json
-import os
-import re
 import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,10 +22,11 @@ from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
-from torch_images.errors import UnfinishedError, UsageError
+from torch_images.errors import CommandError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
+from torch_images.host.buildx import remove_mounts
 from torch_images.host.diagnose import explain
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
@@ -51,9 +49,9 @@ class BuildResult:
 
 
 def with_torch(
-    image: LockedImage, named: str, workspace: Workspace, run: Runner, *, obtain: bool = True
+    image: LockedImage, source: str, workspace: Workspace, run: Runner, *, obtain: bool = True
 ) -> LockedImage:
-    """The image with torch compiled from the tree that the user names.
+    """The image with torch compiled from `source`, a tree of the user's.
 
     With `obtain`, checks the tree out into the cache, because its lock does not record the path on
     this host. Raises UsageError for an image that compiles no torch, and as `checkout.with_tree`
@@ -64,9 +62,9 @@ def with_torch(
         raise UsageError(
             f"source {spec.source.name} compiles no torch", "add --source fork to --torch-source"
         )
-    cache, network = workspace.cache, workspace.network
-    tree = with_tree(spec.source.torch, named, cache=cache, network=network, run=run, obtain=obtain)
-    if tree == spec.source.torch:
+    cache, network, current = workspace.cache, workspace.network, spec.source.torch
+    tree = with_tree(current, source, cache=cache, network=network, run=run, obtain=obtain)
+    if tree == current:
         return image
     replacement = LockedTree(
         name="torch", version=tree.version, repository=tree.repository, commit=tree.commit
@@ -76,34 +74,13 @@ def with_torch(
     return locked(spec, lock, small=image.small)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Bake:
-    """A bake whose contexts and definition are in `folder`.
-
-    `namespace` separates its cache mounts from those of other builds; "" if it shares them.
-    """
-
-    job: Job
-    plans: tuple[ImagePlan, ...]
-    folder: Path
-    command: Sequence[str]
-    namespace: str
-
-    def run(self, *arguments: str) -> None:
-        """Build, then remove the cache mounts in `namespace`. Raises the reason of a failure."""
-        job = self.job
-        env = bake.environment(job.workspace.network, job.options)
-        done = job.run.stream([*self.command, *arguments], env=env)
-        if self.namespace:
-            _drop_mounts(self.namespace, job)
-        if done.code:
-            raise explain(done.output)
-
-
 @contextmanager
-def _prepared(job: Job, images: Sequence[LockedImage]) -> Iterator[_Bake]:
-    """A bake of images, whose folder is removed at the end.
+def _prepared(
+    job: Job, images: Sequence[LockedImage]
+) -> Iterator[tuple[tuple[ImagePlan, ...], Path, Callable[..., None]]]:
+    """Rendered images, the folder with their bake file, and a function that builds them.
 
+    The function gets more arguments of `docker buildx bake`. The folder is removed at the end.
     Raises as `prepare_inputs` does, DiskError, and EngineError for an unknown builder.
     """
     _ = job.remote  # asked before the work
@@ -119,7 +96,17 @@ def _prepared(job: Job, images: Sequence[LockedImage]) -> Iterator[_Bake]:
     job.workspace.output.mkdir(parents=True, exist_ok=True)
     with scratch(job.workspace.output, bake.FOLDERS) as folder:
         command = write_bake(job, plans, parts, folder=folder, namespace=namespace)
-        yield _Bake(job=job, plans=plans, folder=folder, command=command, namespace=namespace)
+
+        def run(*arguments: str) -> None:
+            env = bake.environment(job.workspace.network, job.options)
+            done = job.run.stream([*command, *arguments], env=env)
+            if namespace:
+                with suppress(CommandError):
+                    remove_mounts(namespace, job.run, job.options.builder)
+            if done.code:
+                raise explain(done.output)
+
+        yield plans, folder, run
 
 
 def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
@@ -131,15 +118,16 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     images = [replace(image, small=job.options.small) for image in images]
     remote, engine = job.remote, job.engine
     started = time.monotonic()
-    with _prepared(job, images) as baking:
-        plans, metadata = baking.plans, baking.folder / "metadata.json"
+    with _prepared(job, images) as (plans, folder, bake_with):
+        metadata = folder / "metadata.json"
         arguments = ["--metadata-file", str(metadata)]
-        archives = {p.target: baking.folder / f"{p.target}.tar" for p in plans if remote}
+        archives = {p.target: folder / f"{p.target}.tar" for p in plans if remote}
         for plan in plans if remote else ():
             output = bake.output(plan, archives[plan.target])
             arguments += ["--set", f"{plan.target}.output={output}"]
-        baking.run(*arguments)
-        digests = _digests(metadata, [plan.target for plan in plans])
+        bake_with(*arguments)
+        answer = json.loads(metadata.read_bytes())
+        digests = {p.target: answer[p.target]["containerimage.digest"] for p in plans}
         for archive in archives.values():
             job.run.run(["docker", "load", "--input", str(archive)])
     native = engine.platform()
@@ -155,12 +143,6 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     return tuple(results)
 
 
-def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
-    """The digest of each image, from the metadata that buildx wrote."""
-    document = json.loads(metadata.read_bytes())
-    return {target: document[target]["containerimage.digest"] for target in targets}
-
-
 def check_compiles(image: LockedImage) -> None:
     """Raise UsageError for an image that compiles nothing."""
     if not image.lock.sources:
@@ -170,41 +152,23 @@ def check_compiles(image: LockedImage) -> None:
 
 
 def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
-    """Compile the wheels of an image and put them into a folder.
+    """Compile the wheels of an image and put them into a folder, in place of earlier ones.
 
     Raises as `build` does, UsageError if the folder holds anything but exported wheels, and
     UnfinishedError if the options limit the work.
     """
-    requested, folder = folder, outputs.claim(folder)
-    with _prepared(job, [image]) as baking:
-        with outputs.saying(requested):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
-        with compiled:
-            exported = Path(compiled.name, "wheels")
-            # Triton compiles fast: the final build, without --share, compiles it.
-            stage, kept = "compiled", f"local,{bake.destination(exported)}"
-            if job.options.share:
-                stage, kept = "compile-torch", "cacheonly"
-            settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={kept}")
-            baking.run(*(word for setting in settings for word in ("--set", setting)))
-            if job.options.share:
-                raise UnfinishedError(
-                    "all of torch is compiled already", "run the same command without --share"
-                )
-            return _export(exported, requested, folder)
-
-
-def _export(exported: Path, requested: Path, folder: Path) -> tuple[Path, ...]:
-    """Move wheels into the folder that the user requested, absolute as `folder`."""
-    wheels = sorted(exported.glob("*.whl"))
-    outputs.claim(requested)  # again: compiling took hours
-    with outputs.saying(requested):
-        folder.mkdir(exist_ok=True)
-        outputs.mark(folder, exported)
-        for wheel in wheels:
-            os.replace(wheel, folder / wheel.name)
-    return tuple(folder / wheel.name for wheel in wheels)
+    with outputs.filling(folder) as new, _prepared(job, [image]) as (_, _, bake_with):
+        # Triton compiles fast: the final build, without --share, compiles it.
+        stage, kept = "compiled", f"local,{bake.destination(new)}"
+        if job.options.share:
+            stage, kept = "compile-torch", "cacheonly"
+        settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={kept}")
+        bake_with(*(word for setting in settings for word in ("--set", setting)))
+        if job.options.share:
+            raise UnfinishedError(
+                "all of torch is compiled already", "run the same command without --share"
+            )
+    return tuple(sorted(folder.glob("*.whl")))
 
 
 def check_parts(options: BuildOptions, workspace: Workspace) -> None:
@@ -269,15 +233,3 @@ def revision(root: Path, run: Runner) -> str | None:
     changed = ["git", "-C", str(root), "status", "--porcelain", "--", ".", f":(exclude){LEDGER}"]
     status = run.run(changed, env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
-
-
-def _drop_mounts(namespace: str, job: Job) -> None:
-    """Remove the cache mounts of a build without cache, which no later build would use."""
-    run, builder = job.run, [f"--builder={job.options.builder}"] if job.options.builder else []
-    records = run.run(["docker", "buildx", "du", "--verbose", *builder], check=False).output
-    for record in records.split("\n\n"):
-        # buildx filters only by equality, and the namespace is one part of the description.
-        mount = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
-        if mount and namespace in record:
-            prune = ["docker", "buildx", "prune", "--force", "--all", f"--filter=id={mount[1]}"]
-            run.run([*prune, *builder], check=False)

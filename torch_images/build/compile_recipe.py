@@ -24,7 +24,17 @@ def recipes(
     if not lock.sources:
         return {}
     make = {"torch": _torch, "triton": _triton}
-    compiled = {tree.name: make[tree.name](spec, lock) for tree in lock.sources.trees}
+    compiled = {
+        tree.name: {
+            "version": lock.compiled[tree.name],
+            "commit": tree.commit,
+            "cuda": spec.cuda.version,
+            "cuda_home": CUDA_HOME,
+            "arches": ";".join(spec.arches),
+            **make[tree.name](spec, lock),
+        }
+        for tree in lock.sources.trees
+    }
     applied = [
         r for r in removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
@@ -61,16 +71,9 @@ def _programs(spec: ImageSpec) -> tuple[str, str]:
 
 
 def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
-    assert lock.sources
-    version = lock.compiled["torch"]
     switches = flags(spec.source, spec.features)
     options = dict(spec.source.torch_options)
     return {
-        "version": version,
-        "commit": lock.sources.tree("torch").commit,
-        "cuda": spec.cuda.version,
-        "cuda_home": CUDA_HOME,
-        "arches": ";".join(spec.arches),
         "features": list(spec.features),
         "needs": {
             f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
@@ -85,7 +88,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             **options,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
             **({"TORCH_NVCC_FLAGS": spec.cuda.nvcc_flags} if spec.cuda.nvcc_flags else {}),
-            "PYTORCH_BUILD_VERSION": version,
+            "PYTORCH_BUILD_VERSION": lock.compiled["torch"],
             "PYTORCH_BUILD_NUMBER": "1",  # required with a version; shown from 2 on
             "USE_CCACHE": "0",  # it would replace the launchers
             # The wheels of MKL are there.
@@ -113,11 +116,6 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     toolkit, published = _programs(spec)
     archives = {a.name: a.filename for a in lock.sources.archives}
     return {
-        "version": lock.compiled["triton"],
-        "commit": tree.commit,
-        "cuda": spec.cuda.version,
-        "cuda_home": CUDA_HOME,
-        "arches": ";".join(spec.arches),
         "features": [],
         "needs": {},
         "options": sorted(options),

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from torch_images.build import built, labels
 from torch_images.build.plan import LockedImage
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
@@ -64,19 +63,12 @@ def disk_needed(config: Config, images: Sequence[LockedImage], cached: Collectio
 
 
 def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engine: Engine) -> None:
-    """Raise DiskError if the engine's disk is too small for the images' inputs that are not cached.
-
-    An image that the engine already has, built from the same lock, needs nothing. This looks for
-    cached parts only if the disk is too small for everything, because that search is slow.
-    """
+    """Raise DiskError if the engine's disk is too small for the inputs that are not cached."""
     root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed(config, images):
+    if root is None:
         return
-    ours = {(i.labels.get(labels.ID), i.labels.get(labels.LOCK)) for i in built.ours(cache, engine)}
-    left = [i for i in images if (i.spec.id, f"sha256:{i.lock.digest}") not in ours]
-    plans = {plan for image in left for plan in _plans(config, image)}
-    needed = disk_needed(config, left, in_cache(plans, cache)) if left else 0
-    free = shutil.disk_usage(root).free
+    plans = {plan for image in images for plan in _plans(config, image)}
+    needed, free = disk_needed(config, images, in_cache(plans, cache)), shutil.disk_usage(root).free
     if free < needed:
         raise DiskError(
             f"building needs about {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB free",

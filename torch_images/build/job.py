@@ -23,10 +23,10 @@ CheckProgress = Callable[[float], None]
 class BuildOptions:
     """How to build, as the user asked.
 
-    `cache_from` and `cache_to` are caches in buildx's syntax, such as "type=registry,ref=...", with
+    `cache_from` and `cache_to` are caches in buildx's syntax, e.g. "type=registry,ref=...", with
     "{id}" for the image. `compression` applies to the layers of wheels. `slice` limits the seconds
     of compiling (0: no limit); trees with the same `call` share one slice and compile one after the
-    other. `share` is the part of the units to compile, such as "1/2".
+    other. `share` is the part of the units to compile, e.g. "1/2".
     """
 
     builder: str = ""

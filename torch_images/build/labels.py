@@ -10,7 +10,7 @@ from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
 from torch_images.oci.compression import Compression
 
-__all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_found"]
+__all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_built"]
 
 
 def write(config: Config, image: ImagePlan) -> dict[str, str]:
@@ -22,7 +22,7 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def write_found(*, base_digest: str, compat_note: str, small: bool = False) -> dict[str, str]:
+def write_built(base_digest: str, compat_note: str, *, small: bool = False) -> dict[str, str]:
     """The labels that only a build knows.
 
     `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),
@@ -41,42 +41,29 @@ class ImageLabels:
     """The labels of an image; "" for a missing one. `id` is "" if the image is not this project's.
 
     `lock` and `inputs` are digests as "sha256:...". `compat` is the version of NVIDIA's compat
-    package, `compat_note` the note of its library as JSON; both are "" for an image without it.
+    package, "" for an image without it.
     """
 
     id: str
     version: str
-    description: str
-    url: str
     torch: str
     lock: str
     inputs: str
     compat: str
-    compat_note: str
     unlocked: bool
     compression: str
 
 
 def read(labels: Mapping[str, str]) -> ImageLabels:
     """The labels of any image in an engine or a registry, ours or not."""
-
-    def ours(name: str) -> str:
-        text = labels.get(f"{OURS}.{name}", "")
-        return "" if text == NONE else text
-
-    def standard(name: str) -> str:
-        return labels.get(f"{STANDARD}.{name}", "")
-
+    ours = {name.removeprefix(f"{OURS}."): t for name, t in labels.items() if t != NONE}
     return ImageLabels(
         id=labels.get(ID, ""),
-        version=standard("version"),
-        description=standard("description"),
-        url=standard("url"),
-        torch=ours("torch"),
+        version=labels.get(f"{STANDARD}.version", ""),
+        torch=ours.get("torch", ""),
         lock=labels.get(LOCK, ""),
-        inputs=ours("inputs"),
-        compat=ours("compat"),
-        compat_note=ours("compat.note"),
-        unlocked=bool(ours("unlocked")),
-        compression=ours("compression"),
+        inputs=ours.get("inputs", ""),
+        compat=ours.get("compat", ""),
+        unlocked=bool(ours.get("unlocked")),
+        compression=ours.get("compression", ""),
     )

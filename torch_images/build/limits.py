@@ -25,7 +25,7 @@ _INSTEAD = (
 
 
 def limits(spec: ImageSpec) -> dict[str, list[str]]:
-    """A line for each library that lacks code, by compute capability of the image, such as "7.5".
+    """A line for each library that lacks code, by compute capability of the image, e.g. "7.5".
 
     Compute capabilities that every library has code for are left out. Compiled sources have no
     limits: they are compiled for all of the image's architectures.

@@ -19,7 +19,7 @@ def require_cuda(cuda: Cuda, *, compat: bool) -> str:
 
     Space is "or", comma is "and". `compat`: whether the image has NVIDIA's compat library. The
     conditions are NVIDIA's own, and a last one: any driver from the oldest on that runs the CUDA
-    version in any way, be it in an image with that library. On these hosts the start says what
+    version in any way, be it in an image with that library. On these hosts the entrypoint says what
     works, or what would. A refusal names the first condition: "unsatisfied condition: cuda>=13.0".
     """
     floor = int(cuda.floor)

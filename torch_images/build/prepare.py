@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from torch_images.build.bake import Parts
 from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input
-from torch_images.config.types import Base
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
-from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.compat import prepare as prepare_compat
-from torch_images.fetch.toolchain import ReadySources, archive_folder
+from torch_images.fetch.toolchain import archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.host.workers import workers
 from torch_images.layers.make import making
@@ -25,7 +24,6 @@ from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock
 from torch_images.locks.files import read
-from torch_images.locks.sources import SourceLock
 from torch_images.platforms import AMD64
 
 
@@ -36,59 +34,47 @@ class Preparer:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._options = job, job.options
-        self._cache, self._network = job.workspace.cache, job.workspace.network
+        self._job = job
+        space = job.workspace
         resolver = Resolver(
-            root=job.workspace.root,
-            network=self._network,
-            run=job.run,
-            mirrors=self._options.mirrors,
+            root=space.root, network=space.network, run=job.run, mirrors=job.options.mirrors
         )
-        self._bases = BaseMaker(
-            cache=self._cache,
-            resolver=resolver,
-            fresh=self._options.no_cache,
-        )
-        self.base = cache(self._bases.base)
-        self.debs = cache(self._bases.debs)
-        self.compat = cache(self._compat)
-        self.sources = cache(self._sources)
-        self.toolkit = cache(self._toolkit)
+        bases = BaseMaker(cache=space.cache, resolver=resolver, fresh=job.options.no_cache)
+        where: dict[str, Any] = {"cache": space.cache, "network": space.network}
+        self.base = cache(bases.base)
+        self.debs = cache(bases.debs)
+        self.compat = cache(partial(prepare_compat, job.config.compat, **where))
+        self.sources = cache(partial(prepare_sources, run=job.run, **where))
+        self.toolkit = cache(partial(archive_folder, **where))
 
     def first(self, images: Sequence[LockedImage]) -> None:
         """Prepare inputs that may fail, before gigabytes are packed or a base is made."""
-        locks = [image.lock for image in images]
-        for lock in locks:
+        for lock in (image.lock for image in images):
             if lock.compat:
                 self.compat(lock.compat)
-        for lock in locks:
             if lock.sources:
                 self.sources(lock.sources)
-        for lock in locks:
             if lock.toolkit:
                 self.toolkit(lock.toolkit)
 
-    def layout(self, base: Base, lock: DebLock) -> Path:
-        """The OCI layout of a base."""
-        return self.base(base, lock).layout
-
     def stack(self, images: Sequence[LockedImage]) -> dict[str, dict[str, str]]:
         """Make the layers, bases and parent images of images. Returns named contexts by target."""
-        job = self._job
+        job, space = self._job, self._job.workspace
         plans = {p.target: layer_plans(job.config, p.spec, p.lock, small=p.small) for p in images}
         needed = [[p for group in groups.values() for p in group] for groups in plans.values()]
-        fresh = self._options.no_cache
-        parents = ParentImages(self._cache, None if job.remote else job.engine)
+        parents = ParentImages(space.cache, None if job.remote else job.engine)
+        fresh = job.options.no_cache
         with (
             job.shown.layers() as show,
-            making(needed, self._cache, self._network, fresh=fresh, show=show) as layers,
+            making(needed, space.cache, space.network, fresh=fresh, show=show) as layers,
             workers(1) as beside,
         ):
-            starts = {p.lock.base.digest: p for p in images}
-            layouts = {
-                digest: beside.submit(self.layout, image.spec.base, image.lock.base)
-                for digest, image in starts.items()
-            }
+
+            def layout(image: LockedImage) -> Path:
+                return self.base(image.spec.base, image.lock.base).layout
+
+            starts = {image.lock.base.digest: image for image in images}
+            layouts = {digest: beside.submit(layout, image) for digest, image in starts.items()}
             return parents.contexts(
                 {
                     image.target: ParentRequest(
@@ -105,28 +91,32 @@ class Preparer:
     def parts(self, image: LockedImage, parents: Mapping[str, str] | None = None) -> Parts:
         """The parts of an image; `parents` are the contexts with its wheels."""
         spec, lock = image.spec, image.lock
-        start = self.base(spec.base, lock.base)
-        return Parts(
-            native=self._native(spec, lock.base, start),
-            base=start,
-            compat=self.compat(lock.compat) if lock.compat else None,
-            added=self.debs(spec.base, lock.extra_debs) if lock.extra_debs else None,
-            parents=parents or {},
-            sources=self.sources(lock.sources) if lock.sources else None,
-            tools=self.debs(spec.base, lock.tool_debs) if lock.tool_debs else None,
-            toolkit=self.toolkit(lock.toolkit) if lock.toolkit else None,
-        )
+        base, contexts, note = self.base(spec.base, lock.base), dict(parents or {}), ""
+        if spec.platform != AMD64:
+            contexts["native"] = self._native(spec, lock.base, base).context
+        if lock.compat:
+            compat = self.compat(lock.compat)
+            contexts["compat"], note = str(compat.folder), compat.note
+        if lock.extra_debs:
+            contexts["added"] = str(self.debs(spec.base, lock.extra_debs))
+        if lock.tool_debs:
+            contexts["tool-debs"] = str(self.debs(spec.base, lock.tool_debs))
+        if lock.toolkit:
+            contexts["toolkit"] = str(self.toolkit(lock.toolkit))
+        if lock.sources:
+            ready = self.sources(lock.sources)
+            contexts |= {f"{name}-tree": str(path.parent) for name, path in ready.trees.items()}
+            contexts["archives"] = str(ready.archives)
+        return Parts(base=base, contexts=contexts, compat_note=note)
 
-    def _native(self, spec: ImageSpec, debs: DebLock, own: ReadyBase) -> ReadyBase | None:
+    def _native(self, spec: ImageSpec, debs: DebLock, own: ReadyBase) -> ReadyBase:
         """The base whose Python compiles the bytecode of an image for linux/arm64.
 
         A base for the engine's own processor needs no emulator. It serves if its Python is the same
         as the image's, for another one may make other bytecode. Remote builders use the image's.
         """
-        if spec.platform == AMD64:
-            return None
         platform = self._job.engine.platform()
-        if self._options.builder or spec.platform == platform:
+        if self._job.options.builder or spec.platform == platform:
             return own
         same = replace(spec, platform=platform)
         lock = read(DebLock, base_input(same).path(self._job.workspace.locks))
@@ -134,17 +124,6 @@ class Preparer:
         if lock.versions().get(python) != debs.versions().get(python):
             return own
         return self.base(same.base, lock)
-
-    def _compat(self, lock: DebLock) -> ReadyCompat:
-        compat = self._job.config.compat
-        return prepare_compat(compat, lock, cache=self._cache, network=self._network)
-
-    def _sources(self, lock: SourceLock) -> ReadySources:
-        run = self._job.run
-        return prepare_sources(lock, cache=self._cache, network=self._network, run=run)
-
-    def _toolkit(self, lock: SourceLock) -> Path:
-        return archive_folder(lock, cache=self._cache, network=self._network)
 
 
 def prepare_inputs(job: Job, images: Sequence[LockedImage]) -> dict[str, Parts]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from torch_images.build.templates import templates
 from torch_images.config.image import ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
-from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
@@ -336,31 +334,17 @@ def _instructions(dockerfile: bytes) -> bytes:
     return b"\n".join(line for line in lines if not line.startswith(b"#"))
 
 
-def write_context(
-    context: Context,
-    folder: Path,
-    *,
-    keep: bool = False,
-    add: Callable[[Path], None] = lambda _: None,
-) -> None:
-    """Write a context, replacing the folder's content; modes are fixed.
+def write_context(context: Context, folder: Path) -> None:
+    """Write a context into a new folder; modes are fixed.
 
-    With `keep`, the folder is a user's, and host/outputs.py raises UsageError rather than replace
-    files of theirs. `add` puts more files into the folder.
     Times must not be fixed: BuildKit treats a file of equal size and time as unchanged, and would
     build from an older lock. No time of a context reaches a layer, see clamp-mtimes.
     """
-    guard = outputs.saying(folder) if keep else contextlib.nullcontext()
-    folder = outputs.claim(folder) if keep else folder
-    with guard, outputs.replacing(folder) as new:
-        for file in context.files:
-            path = new / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-            path.chmod(0o755 if file.executable else 0o644)
-        add(new)
-        for path in new.rglob("*"):
-            if path.is_dir():
-                path.chmod(0o755)
-        if keep:
-            outputs.mark(new, new)
+    for file in context.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)

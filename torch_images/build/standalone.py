@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import zstandard
@@ -72,61 +72,64 @@ def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     ours, and as `Preparer` does.
     """
     check_standalone(image)
-    outputs.claim(folder)
     preparer = Preparer(job)
-    preparer.first([image])
-    parts = preparer.parts(image)
-    plan = plan_image(job.config, image, job.workspace.root)
-    folders = {name: Path(path) for name, path in parts.contexts().items()} | {
-        name: install_tools(lock, job.workspace, job.run)
-        for name, lock in (
-            ("tools", plan.lock.build.name),
-            ("sbom", plan.lock.sbom.name),
-            (TOOLS, "tools-standalone"),
-        )
-    }
-    layout = parts.base.layout
-
-    def add(new: Path) -> None:
+    with outputs.filling(folder) as new:
+        preparer.first([image])
+        parts = preparer.parts(image)
+        plan = plan_image(job.config, image, job.workspace.root)
+        folders = {name: Path(path) for name, path in parts.contexts.items()} | {
+            name: install_tools(lock, job.workspace, job.run)
+            for name, lock in (
+                ("tools", plan.lock.build.name),
+                ("sbom", plan.lock.sbom.name),
+                (TOOLS, "tools-standalone"),
+            )
+        }
         for name, path in folders.items():
             shutil.copytree(path, new / "supplies" / name)
-        _write_base(layout, new / "base.tar.gz")
-
-    context = render_standalone(job.config, plan, parts, job.workspace.root, folders)
-    write_context(context, folder, keep=True, add=add)
+        _write_base(parts.base.layout, new / "base.tar.gz")
+        context = render_standalone(job.config, plan, parts, job.workspace.root, folders)
+        write_context(context, new)
     return plan
 
 
 def render_standalone(
-    config: Config, image: ImagePlan, parts: Parts, root: Path, folders: Iterable[str]
+    config: Config, image: ImagePlan, parts: Parts, root: Path, folders: Collection[str]
 ) -> Context:
     """The text files of a standalone folder; `folders` are the names of its supplies. Pure.
 
     `root` is the project's folder, with docker/ and scripts/.
     """
     plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
-    note = parts.compat.note if parts.compat else ""
-    facts = dockerfile_facts(config, image.spec, image.lock)
-    facts |= _supplied(image, set(folders))
-    facts |= {
+    layers = {f"{number:02}": plan for number, plan in enumerate(plans, 1)}  # by their folders
+    listed = supplies(image.lock)
+    tools = Supply(
+        kind="context",
+        name=TOOLS,
+        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.json",
+    )
+    facts = dockerfile_facts(config, image.spec, image.lock) | {
+        "supplies": tuple(s for s in (*listed, tools) if s.name in folders),
+        "secrets": tuple(s for s in listed if s.kind == "secret"),
         "standalone": True,
         "source": None,
         "path": PATH,
         "installs": tuple(
             {"name": name, "title": f"{plan.title}, {plan.size / 1e6:.0f} MB to download"}
-            for name, plan in _named(plans).items()
+            for name, plan in layers.items()
         ),
-        "labels": tuple(_labels(config, image, parts, note).items()),
+        "labels": tuple(_labels(config, image, parts).items()),
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
     context = completed(image.context, version(config, image))
     files = text_files({"Dockerfile": text})
     files += [file for file in context.files if file.path != "Dockerfile"]
-    for name, plan in _named(plans).items():
+    for name, plan in layers.items():
         recipe = json.dumps(_recipe(plan), indent=1) + "\n"
         pins = requirements_text(plan.wheels)
-        layer = {"requirements.txt": pins, "layer.json": recipe}
-        files += text_files({f"layers/{name}/{file}": text for file, text in layer.items()})
+        files += text_files(
+            {f"layers/{name}/requirements.txt": pins, f"layers/{name}/layer.json": recipe}
+        )
     program = root / "scripts" / "image" / "standalone" / "install-layer"
     files.append(
         ContextFile(path=f"standalone/{program.name}", data=program.read_bytes(), executable=True)
@@ -137,31 +140,11 @@ def render_standalone(
     return Context(id=image.spec.id, files=tuple(files))
 
 
-def _supplied(image: ImagePlan, folders: set[str]) -> dict[str, tuple[Supply, ...]]:
-    """The supplies that are stages of the Dockerfile, and the secrets that a user may give."""
-    listed = supplies(image.lock)
-    tools = Supply(
-        kind="context",
-        name=TOOLS,
-        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.json",
-    )
-    return {
-        "supplies": tuple(s for s in (*listed, tools) if s.name in folders),
-        "secrets": tuple(s for s in listed if s.kind == "secret"),
-    }
-
-
-def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mapping[str, str]:
+def _labels(config: Config, image: ImagePlan, parts: Parts) -> Mapping[str, str]:
     """The labels of the image, except those that mark images our own verbs may remove."""
-    every = labels.write(config, image) | labels.write_found(
-        base_digest=parts.base.digest, compat_note=note
-    )
+    every = labels.write(config, image)
+    every |= labels.write_built(parts.base.digest, parts.compat_note)
     return {name: value for name, value in every.items() if name not in (labels.ID, labels.LOCK)}
-
-
-def _named(plans: Iterable[LayerPlan]) -> dict[str, LayerPlan]:
-    """The layers by the names of their folders, in the order of installation."""
-    return {f"{number:02}": plan for number, plan in enumerate(plans, 1)}
 
 
 def _recipe(plan: LayerPlan) -> dict[str, object]:

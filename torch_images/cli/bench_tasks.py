@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -68,7 +67,7 @@ def bench(options: Bench) -> verb.Result:
         try:
             Runner().run(command, show_errors=True)
         except (CommandError, KeyboardInterrupt) as error:
-            _keep_part(container, folder)
+            _keep_part(container)
             if isinstance(error, CommandError):
                 raise TorchImagesError("the benchmark failed, see above") from None
             raise
@@ -103,17 +102,14 @@ def _need(package: str) -> None:
         )
 
 
-def _keep_part(container: RunningContainer, folder: Path) -> None:
-    """Save the partial results of an interrupted benchmark beside earlier files; print the path."""
+def _keep_part(container: RunningContainer) -> None:
+    """Save the results of an interrupted benchmark to a new file; print its path."""
     from torch_images.errors import EngineError
-    from torch_images.host import outputs
 
     with contextlib.suppress(EngineError):  # no file before the first case ends
-        partial, target = container.read(f"{_INSIDE}.part"), folder / f"{RESULT}.part"
-        with outputs.saying(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(partial)
-            outputs.mark(folder, folder, target.name)
+        partial = container.read(f"{_INSIDE}.part")
+        target = Path(tempfile.mkdtemp(prefix="torch-images-bench-"), RESULT)
+        target.write_bytes(partial)
         verb.say(f"the results so far are in {target}")
 
 
@@ -131,16 +127,9 @@ def _write(result: bytes, folder: Path) -> None:
     from torch_images.host import outputs
 
     references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
-    path = outputs.claim(folder)
-    with outputs.saying(folder):
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
-            new = Path(scratch)
-            (new / RESULT).write_bytes(result)
-            _reporter("write", str(new / RESULT), str(new), *references)
-            outputs.mark(path, new)
-            for file in new.iterdir():
-                os.replace(file, path / file.name)
+    with outputs.filling(folder) as new:
+        (new / RESULT).write_bytes(result)
+        _reporter("write", str(new / RESULT), str(new), *references)
 
 
 def _reporter(*words: str) -> str:

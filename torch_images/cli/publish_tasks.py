@@ -156,5 +156,6 @@ def site(options: Site) -> verb.Result:
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
-    folder = write(files, Path(options.output) if options.output else workspace.output / "site")
+    folder = Path(options.output) if options.output else workspace.output / "site"
+    write(files, folder)
     return verb.Result(text=f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

@@ -163,7 +163,7 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
     lines = []
     for move in listed:
         word = words[move.state][0 if done else 1]
-        more = f" from {move.held}" if move.state == tag_rules.MOVES else ""
+        more = f" from {move.current}" if move.state == tag_rules.MOVES else ""
         lines.append(
             f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
         )
@@ -248,13 +248,13 @@ def verdict(result: Verdict) -> str:
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
         "differently",
     }
-    lock = "in that checkout" if result.committed else "resolved by a build, stored in the image"
+    lock = ", resolved by a build, stored in the image" if result.unlocked else ""
     lines = [
         f"{result.image} {words.get(result.outcome, 'is NOT reproducible: a rebuild differs')}",
         f"  image     {result.manifests[0]}",
         f"  rebuilt   {result.manifests[1]} in {result.seconds} s",
         f"  commit    {result.commit or 'this checkout'}",
-        f"  lock      {result.lock} of {result.lock_date}, {lock}",
+        f"  lock      {result.lock} of {result.lock_date}{lock}",
         f"  builder   {result.builder}",
     ]
     return "\n".join([*lines, *(differences(result.differences) if result.differences else ())])

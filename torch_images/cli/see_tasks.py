@@ -157,6 +157,7 @@ def render(options: Render) -> verb.Result:
     from torch_images.build.render import write_context
     from torch_images.config.choose import choose_id
     from torch_images.errors import UsageError
+    from torch_images.host.outputs import filling
 
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
@@ -167,7 +168,8 @@ def render(options: Render) -> verb.Result:
     context = plan_image(config, locked, verb.ROOT).context
     if not options.output:
         return verb.Result(text=context.dockerfile)
-    write_context(context, Path(options.output), keep=True)
+    with filling(Path(options.output)) as folder:
+        write_context(context, folder)
     return verb.Result(text=f"wrote {len(context.files)} files to {options.output}")
 
 

@@ -24,9 +24,9 @@ class Record:
     step: str
 
 
-def cache_records(run: Runner) -> tuple[Record, ...]:
-    """The cache of buildx's current builder."""
-    listed = run.run(["docker", "buildx", "du", "--verbose"]).output
+def cache_records(run: Runner, builder: str = "") -> tuple[Record, ...]:
+    """The cache of a builder, by default buildx's current one."""
+    listed = run.run(["docker", "buildx", "du", "--verbose", *_builder_option(builder)]).output
     records = []
     for text in re.split(r"^(?=ID:)", listed, flags=re.MULTILINE)[1:]:
         facts: dict[str, str] = dict(
@@ -43,9 +43,21 @@ def cache_records(run: Runner) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def forget(ids: Collection[str], run: Runner) -> None:
-    """Remove entries of the cache of buildx's current builder, without those in use."""
-    run.run(["docker", "buildx", "prune", "--force", "--filter", f"id={'|'.join(sorted(ids))}"])
+def forget(ids: Collection[str], run: Runner, builder: str = "") -> None:
+    """Remove entries of a builder's cache, without those in use."""
+    words = ["--force", "--filter", f"id={'|'.join(sorted(ids))}", *_builder_option(builder)]
+    run.run(["docker", "buildx", "prune", *words])
+
+
+def remove_mounts(namespace: str, run: Runner, builder: str) -> None:
+    """Remove the cache mounts of a namespace, which no later build would use."""
+    ids = [each.id for each in cache_records(run, builder) if namespace in each.step]
+    if ids:
+        forget(ids, run, builder)
+
+
+def _builder_option(builder: str) -> list[str]:
+    return [f"--builder={builder}"] if builder else []
 
 
 def check_buildx(run: Runner) -> None:

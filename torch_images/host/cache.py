@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch_images.host import outputs
 from torch_images.host.scratch import scratch
 
 
@@ -60,11 +60,7 @@ def filling(folder: Path) -> Iterator[Path]:
 def write(path: Path, text: str) -> None:
     """Write a file of the cache in one step; nothing where the cache may only be read."""
     with contextlib.suppress(PermissionError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as half:
-            half.write(text)
-        Path(half.name).chmod(0o644)
-        os.replace(half.name, path)
+        outputs.write(path, text)
 
 
 def used(path: Path) -> Path:

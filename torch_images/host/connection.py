@@ -39,7 +39,7 @@ _CONTEXT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An engine's address, such as "unix:///var/run/docker.sock" or "tcp://host:2376".
+    """An engine's address, e.g. "unix:///var/run/docker.sock" or "tcp://host:2376".
 
     `tls` has its certificates; False without TLS.
     """

@@ -94,7 +94,7 @@ class RunningContainer:
             chunks, _ = self._container.get_archive(path)
         except docker.errors.NotFound:
             raise EngineError(f"the container has no file {path}") from None
-        return tars.first_file(chunks)
+        return tars.first_file(chunks).read()
 
 
 def read_blob(container: Container, digest: str) -> IO[bytes]:
@@ -103,4 +103,4 @@ def read_blob(container: Container, digest: str) -> IO[bytes]:
         chunks, _ = container.get_archive(f"{BLOBS}/{digest.removeprefix('sha256:')}")
     except docker.errors.NotFound:
         raise EngineError(f"the engine has no blob {digest}") from None
-    return tars.forward_file(chunks)
+    return tars.first_file(chunks)

@@ -35,26 +35,20 @@ class Diagnosis:
     hint: str = ""
 
 
-# The hint for a program of another processor, if the platform is unknown.
-_NATIVE = (
-    "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
-    "engine runs, or give a native builder with --builder"
-)
 # The message of runc 1.1.5 if the kernel cannot start a program, as of another processor.
-_FOREIGN = r"exec /\S+: exec format error"
-
 FOREIGN = (
     Diagnosis(
-        _FOREIGN,
+        r"exec /\S+: exec format error",
         EngineError,
         "the image is for another processor than the engine's: {match}",
-        _NATIVE,
+        "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where "
+        "the engine runs, or give a native builder with --builder",
     ),
 )
 
 # Messages of Docker 26.1.5 with runc 1.1.5 that cannot give a container a GPU. "GPU vendor" is from
 # Docker 29; the messages of NVIDIA's hook are in the source of its Container Toolkit. A file that
-# cannot be mounted or started is listed in a CDI spec, such as a file of a replaced driver.
+# cannot be mounted or started is listed in a CDI spec, e.g. a file of a replaced driver.
 GPU = (
     Diagnosis(
         r"[^:\n]*(?:could not select device driver|CDI|GPU vendor|NVIDIA Container Runtime Hook"
@@ -76,19 +70,43 @@ LOAD = (
     Diagnosis("", EngineError, "the engine refused the layers: {message}", "build again"),
 )
 
-# Pulls; messages of moby 26.1.
+REFUSED = (
+    r"(?i):\s(?:401|403)\b|unauthorized|denied|forbidden|no basic auth credentials"
+    r"|authentication required|insufficient_scope"
+)
+# Messages of buildx, `docker push` and the engine's pulls. A second attempt may fix a NetworkError:
+# 5xx, 429, timeouts.
 REGISTRY = (
-    Diagnosis(
-        r"not found|(?:manifest|name) unknown|denied|no such (?!host)",
+    Diagnosis(  # the helper's output, which follows, may be anything
+        r"(?P<reason>[^\n]*error getting credentials.*?)(?:, out:|$)",
         UsageError,
-        "no registry gives you {image}: {message}",
-        "check its name, or `docker login`",
+        "{host}: {reason}",
+        "see credsStore and credHelpers in Docker's config.json",
+    ),
+    Diagnosis(
+        REFUSED,
+        UsageError,
+        "{host} refuses {reference}: {message}",
+        "`docker login {host}`, or ask for the right to read or write there",
+    ),
+    Diagnosis(
+        r"(?i):\s(?:400|404|405|413)\b|x509|server gave HTTP response to HTTPS client"
+        r"|not found|(?:manifest|name) unknown|does not exist|invalid reference|unsupported",
+        UsageError,
+        "{host} refuses {reference}: {message}",
+        "check its name",
+    ),
+    Diagnosis(
+        "no such host",
+        NetworkError,
+        "{host} could not be reached: {message}",
+        "check its name, and this machine's network",
     ),
     Diagnosis(
         "",
         NetworkError,
-        "the registry of {image} could not be reached: {message}",
-        "check network, proxy and login",
+        "{host} could not be reached: {message}",
+        "run the same again later",
     ),
 )
 
@@ -108,13 +126,8 @@ _BAKE = (
         "the index serves another file; if that is intended, run `invoke lock --renew --all`",
     ),
     Diagnosis(
-        r"Because (?P<wheel>\S+) was not found in the (?:package registry|cache|provided)",
-        LockError,
-        "a locked wheel is not in the package index ({wheel})",
-        "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
-    ),
-    Diagnosis(
-        r"(?P<wheel>\S+) has no wheels? (?:with|that)",
+        r"(?P<wheel>\S+) (?:was not found in the (?:package registry|cache|provided)"
+        r"|has no wheels? (?:with|that))",
         LockError,
         "a locked wheel is not in the package index ({wheel})",
         "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
@@ -128,12 +141,7 @@ _BAKE = (
         "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
         "(UV_DEFAULT_INDEX)",
     ),
-    Diagnosis(
-        _FOREIGN,
-        EngineError,
-        "the image is for another processor than the builder's: {match}",
-        _NATIVE,
-    ),
+    *FOREIGN,
     Diagnosis(
         r"buildkit.*not (?:enabled|supported)|unknown flag: --",
         EngineError,
@@ -175,7 +183,7 @@ _COMPILE = (
 # Errors about a path that the user gave.
 _PATHS = (
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY),
 )
 
 

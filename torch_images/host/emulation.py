@@ -50,12 +50,8 @@ def check_platform(
     `machine` is the platform of this machine's processor, detected if None.
     """
     if platform != (machine or native()) and not emulated(platform, folder):
-        raise EngineError(f"this machine cannot run programs of {platform}", set_up(platform))
-
-
-def set_up(platform: Platform) -> str:
-    """The hint of an error about a platform that does not run here."""
-    return (
-        f"run scripts/setup-engine --platform {platform} in a clone of the project, or give a "
-        "native builder with --builder"
-    )
+        raise EngineError(
+            f"this machine cannot run programs of {platform}",
+            f"run scripts/setup-engine --platform {platform} in a clone of the project, or give a "
+            "native builder with --builder",
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -37,7 +38,6 @@ from torch_images.host.image_info import (
     OurImage,
     image_info,
     listed_image,
-    tagged,
 )
 from torch_images.host.network import cause
 from torch_images.interrupts import ending
@@ -154,20 +154,19 @@ class Engine:
         details = []
         for image in images:
             with contextlib.suppress(UsageError, docker.errors.NotFound):
+                tagged = self._api.inspect_image(image.id)["Metadata"]["LastTagTime"]
                 details.append(
                     OurImage(
-                        id=image.id,
-                        tags=image.tags,
+                        **vars(image),
                         size=self._size(image.id),
-                        tagged=tagged(self._api.inspect_image(image.id)),
+                        tagged=datetime.fromisoformat(tagged),
                         in_use=image.id in in_use,
-                        labels=image.labels,
                     )
                 )
         return tuple(details)
 
     def version(self) -> str:
-        """The engine's version, such as "26.1.5"."""
+        """The engine's version, e.g. "26.1.5"."""
         return str(self._api.version()["Version"])
 
     def obtain(self, image: str) -> None:
@@ -185,6 +184,7 @@ class Engine:
     def pull(self, image: str) -> None:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
+        names = {"host": image.partition("/")[0], "reference": image}
         try:
             events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             with contextlib.closing(events):
@@ -192,29 +192,11 @@ class Engine:
                     problem = str(event.get("error") or "")
                     # An image named by digest is right if the engine has it, despite the problem.
                     if problem and not ("@" in image and self.digest(image)):
-                        raise refusal(REGISTRY, problem, image=image)
+                        raise refusal(REGISTRY, problem, **names)
         except docker.errors.APIError as error:
-            raise refusal(REGISTRY, str(error.explanation or error), image=image) from None
+            raise refusal(REGISTRY, str(error.explanation or error), **names) from None
         except requests.RequestException as error:
             raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
-
-    def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The manifest of an image, and the history in its configuration.
-
-        `image` is the digest of the manifest. The engine's API has neither, so both are read from
-        the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for an
-        image that was pulled without its layers.
-        """
-        documents = tars.json_blobs(self._api.get_image(image))
-        try:
-            manifest = documents[image]
-            return manifest, documents[manifest["config"]["digest"]]["history"]
-        except KeyError:  # a missing blob just ends the stream
-            raise EngineError(
-                f"the engine lacks layers of {image}",
-                "build it here; an engine that already has its content pulls it without layers "
-                "(moby/moby#49784)",
-            ) from None
 
     @contextlib.contextmanager
     def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:

@@ -25,7 +25,7 @@ _CDI = re.compile(rf"{_PART}/{_PART}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?
 def device_requests(words: str) -> list[Request]:
     """The requests for a choice of GPUs; [] for "".
 
-    `words` are names of CDI devices, such as "nvidia.com/gpu=0,nvidia.com/gpu=1", or as for `docker
+    `words` are names of CDI devices, e.g. "nvidia.com/gpu=0,nvidia.com/gpu=1", or as for `docker
     run --gpus`: "all", a number, or "device=0,1". Raises UsageError for other text.
     """
     if not words:

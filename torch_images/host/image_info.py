@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +14,7 @@ class ImageInfo:
 
     `id` is the digest of its manifest, `size` its unpacked bytes. `config` is the part "Config" of
     its configuration, `created` a time in RFC 3339, or "". `layers` are the digests of the unpacked
-    layers, the lowest first. `platform` is what it runs on, such as "linux/arm64", or "".
+    layers, the lowest first. `platform` is what it runs on, e.g. "linux/arm64", or "".
     """
 
     id: str
@@ -37,19 +36,16 @@ class ListedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OurImage:
+class OurImage(ListedImage):
     """An image that this project built.
 
     `size` is its unpacked bytes, `tagged` when it last got a tag. `in_use` is whether a container,
     running or not, was made from it.
     """
 
-    id: str
-    tags: tuple[str, ...]
     size: int
     tagged: datetime
     in_use: bool
-    labels: Mapping[str, str]
 
 
 def image_info(answer: Mapping[str, Any], size: int) -> ImageInfo:
@@ -72,8 +68,3 @@ def listed_image(answer: Mapping[str, Any]) -> ListedImage:
         tags=tuple(tag for tag in answer["RepoTags"] or () if tag != "<none>:<none>"),
         labels=answer["Labels"] or {},
     )
-
-
-def tagged(answer: Mapping[str, Any]) -> datetime:
-    """When an image last got a tag, from the answer of `docker image inspect`."""
-    return datetime.fromisoformat(re.sub(r"\.\d+", "", answer["Metadata"]["LastTagTime"]))

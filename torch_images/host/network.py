@@ -31,7 +31,7 @@ _MIRROR_VARIABLES = ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR")
 # Where compilers share objects: https://ccache.dev/manual/latest.html#_remote_storage_backends
 _CACHE_VARIABLE = "CCACHE_REMOTE_STORAGE"
 
-# The beginning of a URL that may name a user; apt has its own kinds, such as "mirror+https".
+# The beginning of a URL that may name a user; apt has its own kinds, e.g. "mirror+https".
 URL = r"(?:[a-z0-9]+\+)?(?:https?|ftp)://"
 
 

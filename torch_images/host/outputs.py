@@ -7,7 +7,6 @@ A file that is not listed, or was changed, is the user's: then nothing is writte
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -25,62 +24,56 @@ _ADVICE = "name a new or an empty folder with --output"
 def claim(folder: Path) -> Path:
     """The absolute path of a folder that may be written. Changes and creates nothing.
 
-    Raises UsageError for a link, for the current folder and those above it, if it is not a folder
-    or not writable, and for a folder with files that this program did not write.
+    Raises UsageError for the current folder and those above it, if it is not a folder or not
+    writable, and for a folder with files that this program did not write.
     """
-    if os.path.islink(os.path.abspath(folder)):  # noqa: PTH100, PTH114  no slash, no exception
-        raise UsageError(f"{folder} is a link", _ADVICE)
     path = Path(os.path.realpath(folder))
     here = Path(os.path.realpath("."))
     if path == here or path in here.parents:
         raise UsageError(f"{folder} is the current folder, or above it", _ADVICE)
-    with saying(folder):
-        nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
-        if not nearest.is_dir():
-            raise UsageError(f"{nearest} is not a folder", _ADVICE)
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise UsageError(f"{folder} cannot be written", _ADVICE)
-        if nearest == path and (other := _foreign(path)):
-            raise UsageError(f"{folder} has {other}, which this program did not write", _ADVICE)
+    nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    if not nearest.is_dir():
+        raise UsageError(f"{nearest} is not a folder", _ADVICE)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder} cannot be written", _ADVICE)
+    if nearest == path and (other := _foreign(path)):
+        raise UsageError(f"{folder} has {other}, which this program did not write", _ADVICE)
     return path
 
 
 @contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which then replaces `folder` in one step or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-") as scratch:
+def filling(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which then replaces the user's `folder` in one step or not at all.
+
+    Raises UsageError as `claim` does, before it is filled and before it replaces the other.
+    """
+    path = claim(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
         new, before = Path(scratch, "made"), Path(scratch, "before")
         new.mkdir()
         yield new
-        exists = os.path.lexists(folder)
+        files = sorted(file for file in new.rglob("*") if file.is_file())
+        lines = [f"{_sha256(file)}  {file.relative_to(new)}\n" for file in files]
+        (new / MARK).write_text("".join(lines))
+        exists = claim(folder).exists()  # again: filling may have taken hours
         if exists:
-            folder.rename(before)
+            path.rename(before)
         try:
-            new.rename(folder)
+            new.rename(path)
         except OSError:
             if exists:
-                before.rename(folder)
+                before.rename(path)
             raise
 
 
-def mark(folder: Path, source: Path, *names: str) -> None:
-    """Add files of `source` to the list in `folder`: those with these names, else all."""
-    new = {name: _sha256(source / name) for name in names or _files(source)}
-    listed = {**_listed(folder), **new}
-    text = "".join(f"{digest}  {name}\n" for name, digest in sorted(listed.items()))
-    (folder / MARK).write_text(text)
-
-
-@contextlib.contextmanager
-def saying(folder: Path) -> Iterator[None]:
-    """Turn an OSError of a folder into a UsageError, except for a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UsageError(f"{folder} cannot be written: {error.strerror}", _ADVICE) from None
+def write(path: Path, text: str) -> None:
+    """Write a file in one step, below folders that may be missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as half:
+        half.write(text.encode())
+    Path(half.name).chmod(0o644)
+    os.replace(half.name, path)
 
 
 def _foreign(folder: Path) -> str:
@@ -103,14 +96,8 @@ def _foreign(folder: Path) -> str:
 def _listed(folder: Path) -> dict[str, str]:
     """SHA-256 by the name of each file that was written to a folder; {} if none was."""
     path = folder / MARK
-    if not path.is_file():
-        return {}
-    lines = path.read_text(errors="replace").splitlines()
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}
-
-
-def _files(folder: Path) -> list[str]:
-    return [str(p.relative_to(folder)) for p in sorted(folder.rglob("*")) if p.is_file()]
 
 
 def _sha256(path: Path) -> str:

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.errors import CommandError, TorchImagesError
-from torch_images.host.workers import workers
-from torch_images.interrupts import ending, held_back
+from torch_images.interrupts import deferred, ending
 from torch_images.redact import Lines, Redactor
 
 # Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
@@ -57,35 +56,31 @@ class Runner:
         show_errors: bool = False,
         seconds: float | None = None,
     ) -> Completed:
-        """Run to the end with its output captured; with `show_errors`, stderr is shown instead.
+        """Run to the end with its output captured; with `show_errors`, all but stderr.
 
         Raises CommandError, with the captured output, if `check` is set and the command fails, and
-        for a captured command that takes longer than `seconds`.
+        if it takes longer than `seconds`.
         """
-        if show_errors:
-            (code, output, _), errors = _watch(command, env, cwd, captures=True), ""
-        else:
-            with _started(
-                command,
-                env=_environment(env),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            ) as process:
-                try:
-                    output, errors = process.communicate(stdin, timeout=seconds)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.communicate()
-                    line = f"no answer within {seconds} seconds"
-                    raise CommandError(shlex.join(command), 124, line) from None
-            code = process.returncode
-        if check and code:
-            raise CommandError(shlex.join(command), code, output + errors)
-        return Completed(code, output, errors)
+        with _started(
+            command,
+            env=_environment(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if show_errors else subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process:
+            try:
+                output, errors = process.communicate(stdin, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                line = f"no answer within {seconds} seconds"
+                raise CommandError(shlex.join(command), 124, line) from None
+        if check and process.returncode:
+            raise CommandError(shlex.join(command), process.returncode, output + (errors or ""))
+        return Completed(process.returncode, output, errors or "")
 
     def interact(
         self,
@@ -105,58 +100,25 @@ class Runner:
 
         On a terminal the command gets a terminal too, so that its own progress display works.
         """
-        code, _, tail = _watch(command, env)
-        return Completed(code, tail)
-
-
-def _watch(
-    command: Sequence[str],
-    env: Mapping[str, str | None] | None,
-    cwd: Path | None = None,
-    *,
-    captures: bool = False,
-) -> tuple[int, str, str]:
-    """Run a command and show its stderr. Returns exit code, stdout, and the last lines shown.
-
-    Unless `captures`, shows stdout too.
-    """
-    if sys.stderr.isatty():
-        ours, theirs = os.openpty()
-        termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
-    else:
-        ours, theirs = os.pipe()
-    with workers(1) as beside, contextlib.ExitStack() as stack:
-        try:
-            started = _started(
-                command,
-                env=_environment(env),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if captures else theirs,
-                stderr=theirs,
-            )
-            process = stack.enter_context(started)
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        stdout = beside.submit(process.stdout.read if process.stdout else bytes)
-        try:
-            tail = _tee(ours)
-        finally:
-            os.close(ours)
-        code = process.wait()
-    if process.stdout:
-        process.stdout.close()
-    return code, stdout.result().decode(errors="replace"), tail
+        if sys.stderr.isatty():
+            ours, theirs = os.openpty()
+            termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
+        else:
+            ours, theirs = os.pipe()
+        with os.fdopen(ours, "rb", 0) as shown, contextlib.ExitStack() as stack:
+            with os.fdopen(theirs, "wb", 0) as both:
+                options = {"stdin": subprocess.DEVNULL, "stdout": both, "stderr": both}
+                started = _started(command, env=_environment(env), **options)
+                process = stack.enter_context(started)
+            tail = _tee(shown.fileno())
+            return Completed(process.wait(), tail)
 
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Start a process and wait for it at the end; it cannot be left behind at any moment."""
     with contextlib.ExitStack() as stack:
-        with held_back(), _starting(command):
+        with deferred(), _starting(command):
             process = subprocess.Popen(command, **options)
             stack.enter_context(_watching(process))
         yield process

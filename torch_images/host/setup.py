@@ -34,31 +34,35 @@ def ready_engine(
     engine in its place. Raises RightsError if the user may not use the engine's socket.
     """
     foreign = tuple(each for each in platforms if each != native())
-    endpoint = current(run) if shutil.which("docker") or not allowed else None
-    if not allowed:
-        engine = connect(run, endpoint)
+    engine = _complete_engine(run, foreign, bootstraps=bootstraps) if allowed else None
+    if allowed and not engine:
+        words = ["--yes"] if allowed == "yes" else []
         for each in foreign:
-            check_platform(each)
-        return engine
+            words += ["--platform", each.name]
+        if run.interact([str(root / "scripts" / "setup-engine"), *words]):
+            what = "".join(f", or no emulator of {each}," for each in foreign)
+            raise EngineError(f"no Docker Engine{what} was set up", "the lines above say why")
+    engine = engine or connect(run)
+    for each in foreign:
+        check_platform(each)
+    return engine
+
+
+def _complete_engine(
+    run: Runner, foreign: Sequence[Platform], *, bootstraps: bool
+) -> Engine | None:
+    """The engine; None if it, an emulator or a program to bootstrap with is missing."""
+    if not shutil.which("docker"):
+        return None
+    endpoint = current(run)
     try:
         engine = connect(run, endpoint)
     except RightsError:
         raise  # another engine would not help
     except EngineError:
-        pass
-    else:
-        ready = all(emulated(each) for each in foreign)
-        if ready and (not bootstraps or can_bootstrap(foreign)):
-            return engine
-    words = ["--yes"] if allowed == "yes" else []
-    for each in foreign:
-        words += ["--platform", each.name]
-    if run.interact([str(root / "scripts" / "setup-engine"), *words]):
-        what = "".join(f", or no emulator of {each}," for each in foreign)
-        raise EngineError(f"no Docker Engine{what} was set up", "the lines above say why")
-    for each in foreign:
-        check_platform(each)
-    return connect(run)
+        return None
+    ready = all(map(emulated, foreign)) and (not bootstraps or can_bootstrap(foreign))
+    return engine if ready else None
 
 
 def can_bootstrap(platforms: Sequence[Platform] = ()) -> bool:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO
-
-from torch_images import jsondoc
+from typing import IO, BinaryIO
 
 END = bytes(2 * tarfile.BLOCKSIZE)  # the end of a tar
 
 _CHUNK = 1 << 20
-_LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
 
 
 class ChunkStream(io.RawIOBase):
@@ -37,19 +33,6 @@ class ChunkStream(io.RawIOBase):
         data = b"".join(parts)
         self._left = data[size:]
         return data[:size]
-
-
-def json_blobs(chunks: Iterable[bytes]) -> dict[str, Any]:
-    """The JSON blobs in a tar of an OCI layout, by digest such as "sha256:..."."""
-    documents: dict[str, Any] = {}
-    with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
-        for member in archive:
-            name = member.name.removeprefix("blobs/sha256/")
-            if name != member.name and member.size < _LARGEST_DOCUMENT:
-                file = archive.extractfile(member)
-                with contextlib.suppress(ValueError):  # a small layer
-                    documents[f"sha256:{name}"] = jsondoc.parse(file.read() if file else b"")
-    return documents
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -83,22 +66,15 @@ def packed(name: str, stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 def texts(chunks: Iterable[bytes]) -> dict[str, str]:
     """The text of each regular file in a tar, by the last part of its path."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-        files = [(member, archive.extractfile(member)) for member in archive]
+    with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
         return {
-            member.name.rpartition("/")[2]: file.read().decode() for member, file in files if file
+            member.name.rpartition("/")[2]: file.read().decode()
+            for member in archive
+            if (file := archive.extractfile(member))
         }
 
 
-def first_file(chunks: Iterable[bytes]) -> bytes:
-    """The content of a tar's first member, which must be a file."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-        file = archive.extractfile(archive.next())  # type: ignore[arg-type]
-        assert file is not None
-        return file.read()
-
-
-def forward_file(chunks: Iterable[bytes]) -> IO[bytes]:
+def first_file(chunks: Iterable[bytes]) -> IO[bytes]:
     """A tar's first member, which must be a file, as a file that can only be read forwards."""
     archive = tarfile.open(fileobj=ChunkStream(chunks), mode="r|")  # noqa: SIM115  its caller's
     file = archive.extractfile(archive.next())  # type: ignore[arg-type]

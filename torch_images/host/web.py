@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_images.host.network import Network
 
-# The most bytes of an answer that is read whole, such as an index page with 30,000 links.
+# The most bytes of an answer that is read whole, e.g. an index page with 30,000 links.
 # Parsing HTML takes up to a hundred times the memory.
 PAGE = 1 << 23
 # The most bytes of a file whose size no lock has: four times the largest wheel of CUDA or torch.
@@ -30,7 +30,6 @@ _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
 _PAUSES = (0.5, 1.0, 2.0)  # seconds
 _LONGEST = 60.0  # seconds of a pause that a server asks for; longer ones are cut
-_PORTS = {"http": 80, "https": 443}
 
 
 class Session(requests.Session):
@@ -57,13 +56,9 @@ class Session(requests.Session):
 
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
         """Keep credentials on a redirect to the same server only; add no others."""
-        if _server(response.request.url) != _server(prepared_request.url):
+        urls = str(response.request.url), str(prepared_request.url)
+        if self.should_strip_auth(*urls):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
-
-
-def _server(url: str | None) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url or "")
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 class _Adapter(HTTPAdapter):
@@ -90,18 +85,13 @@ class _Adapter(HTTPAdapter):
             if pause is None or request.method == "POST" or answer.status_code not in _AGAIN:
                 break
             answer.close()
-            time.sleep(max(pause, min(_retry_after(answer), _LONGEST)))
+            wait = answer.headers.get("Retry-After", "")  # seconds, or a date, which is ignored
+            time.sleep(max(pause, min(float(wait) if wait.isdecimal() else 0.0, _LONGEST)))
         whole = not stream or answer.status_code != requests.codes.ok
         most, kind = (PAGE, "page") if whole else (FILE, "file")
         name = f"a {kind} of {urlsplit(request.url or '').hostname}"
         answer.raw = _Body(answer.raw, most, name)
         return answer
-
-
-def _retry_after(answer: Response) -> float:
-    """The seconds of a server's Retry-After, 0 without one or if it is a date."""
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() else 0.0
 
 
 class _Body:

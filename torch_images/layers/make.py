@@ -19,7 +19,7 @@ from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workers import workers
 from torch_images.inside.times import EPOCH
-from torch_images.interrupts import grace
+from torch_images.interrupts import GRACE
 from torch_images.jobs import processors
 from torch_images.layers.install import write_tar
 from torch_images.layers.plan import LayerPlan
@@ -101,7 +101,7 @@ def making(
             with one:
                 stop.set()  # a large layer with --compression small takes minutes
             pool.shutdown(wait=False, cancel_futures=True)
-            wait([layer for layer in ours.values() if not layer.cancelled()], grace())
+            wait([layer for layer in ours.values() if not layer.cancelled()], GRACE)
 
 
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:

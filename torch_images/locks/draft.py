@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.errors import LockError
-from torch_images.interrupts import held_back
+from torch_images.interrupts import deferred
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Draft:
                 file.write_bytes(new[path])
                 if path.exists():
                     shutil.copymode(path, file)
-            with held_back():
+            with deferred():
                 for file, path in partial.items():
                     os.replace(file, path)
                 for name in changed:

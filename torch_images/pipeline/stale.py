@@ -19,7 +19,7 @@ from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.image import ImageSpec
-from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
+from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError, shown
 from torch_images.host.buildx import cache_records, forget
 from torch_images.host.cache import Part
 from torch_images.host.workers import workers
@@ -113,13 +113,13 @@ class StaleRun:
                 lock.enter_context(undisturbed(job, [image]))
                 [result] = build(job, [image])
             except (LockError, NetworkError) as error:
-                line = ledger.impossible(
-                    spec,
-                    inputs,
-                    error.message,
+                line = Line(
+                    image=spec.id,
+                    inputs=inputs,
                     commit=commit,
                     date=self.today,
-                    machine=self.machine,
+                    machine=ledger.described(self.machine),
+                    missing=shown(error.message),
                 )
                 return Outcome(spec=spec, line=line, error=error)
             except TorchImagesError as error:
@@ -137,13 +137,13 @@ class StaleRun:
         plan = built.result.plan
         try:
             with built.lock:
-                made = check(self.job, built.result)
-                self._remove([*made.tags, plan.candidate])
+                finished = check(self.job, built.result)
+                self._remove([*finished.tags, plan.candidate])
         except TorchImagesError as error:
             return Outcome(spec=plan.spec, error=error)
-        assert made.report
+        assert finished.report
         line = ledger.passed(
-            plan, made.report, commit=built.commit, date=self.today, machine=self.machine
+            plan, finished.report, commit=built.commit, date=self.today, machine=self.machine
         )
         return Outcome(spec=plan.spec, line=line)
 

@@ -6,12 +6,12 @@ Verification observed the versions; the size is measured on the image.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.build import labels
 from torch_images.config.image import describe as describe_spec
+from torch_images.host import outputs
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
@@ -77,13 +77,9 @@ def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
 
 def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
     """Write a datasheet as JSON and Markdown to build/datasheets, named by the image's digest."""
-    folder = workspace.output / "datasheets"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = str(sheet["digest"]).replace(":", "-")
-    for text, suffix in ((json.dumps(sheet, indent=2) + "\n", "json"), (markdown(sheet), "md")):
-        partial = folder / f".{name}.{suffix}.partial"
-        partial.write_text(text)
-        os.replace(partial, folder / f"{name}.{suffix}")
+    path = workspace.output / "datasheets" / str(sheet["digest"]).replace(":", "-")
+    outputs.write(path.with_suffix(".json"), json.dumps(sheet, indent=2) + "\n")
+    outputs.write(path.with_suffix(".md"), markdown(sheet))
 
 
 def markdown(sheet: Mapping[str, Any]) -> str:

@@ -35,7 +35,6 @@ from torch_images.publish.tag_rules import (
     Move,
     TagTarget,
     move,
-    observed,
 )
 from torch_images.verify.identify import VerifiedImage
 
@@ -58,31 +57,30 @@ def plan(
     `lookup(name)`: what a name refers to now, or None. A floating name joins the image with those
     for other platforms: the ones with today's inputs or, while the registry lacks one, that which
     the name has now, of the same torch. Without `joins`, such names stay: an engine has no index.
-    Raises VerifyError if the image does not match its tags, PublishError if its immutable tag
-    refers to another image.
+    Raises PublishError if its immutable tag refers to another image.
     """
-    spec, found = image.plan.spec, labels.read(image.info.labels)
-    names = observed(config, spec, found, image.report.observed)
+    spec, image_labels = image.plan.spec, labels.read(image.info.labels)
+    floats = () if image_labels.unlocked else floating(config, spec)
     ours = _manifest(image.info, spec.platform.name)
     others = _exact_tags(config, image.plan, workspace)
-    tags = (names.immutable, *names.floating, *filter(None, others.values()))
-    references = {tag: f"{namespace}/{names.repository}:{tag}" for tag in tags}
+    tags = (image_labels.version, *floats, *filter(None, others.values()))
+    references = {tag: f"{namespace}/{spec.repository}:{tag}" for tag in tags}
     with workers(len(tags)) as pool:
-        held = dict(zip(tags, pool.map(lookup, references.values()), strict=True))
+        current = dict(zip(tags, pool.map(lookup, references.values()), strict=True))
     alone = TagTarget(digest=ours.digest, manifests=(ours,))
-    own = names.immutable
-    moves = [move(references[own], alone, held[own], immutable=True)]
+    own = references[image_labels.version]
+    moves = [move(own, alone, current[image_labels.version], immutable=True)]
     if moves[0].state == TAKEN:
         raise PublishError(
-            f"{references[own]} names another image and never moves: {moves[0].reason}",
+            f"{own} names another image and never moves: {moves[0].reason}",
             "the inputs are the same, so use that image; `invoke reproduce` compares the two",
         )
-    for tag in names.floating:
+    for tag in floats:
         shared = {s: exact for s, exact in others.items() if tag in floating(config, s)}
-        sharing = (_join(s, held.get(exact), held[tag]) for s, exact in shared.items())
+        sharing = (_join(s, current.get(exact), current[tag]) for s, exact in shared.items())
         images = sorted((ours, *filter(None, sharing)), key=lambda one: one.platform)
         joint = alone if len(images) == 1 else TagTarget(digest="", manifests=tuple(images))
-        planned = move(references[tag], joint, held[tag])
+        planned = move(references[tag], joint, current[tag])
         if shared and not joins:
             waits = "images for several platforms share it, and `invoke push` moves it"
             planned = replace(planned, state=STAYS, reason=waits)
@@ -111,13 +109,13 @@ def _exact_tags(config: Config, image: ImagePlan, workspace: Workspace) -> dict[
     return tags
 
 
-def _join(sister: ImageSpec, exact: TagTarget | None, held: TagTarget | None) -> Manifest | None:
+def _join(sister: ImageSpec, exact: TagTarget | None, shared: TagTarget | None) -> Manifest | None:
     """The image for another platform that a floating tag refers to, too; None without one."""
     platform = sister.platform.name
     current = exact.of_platform(platform) if exact else None
-    if current or held is None or held.torch != sister.torch:
+    if current or shared is None or shared.torch != sister.torch:
         return current
-    return held.of_platform(platform)
+    return shared.of_platform(platform)
 
 
 def push(
@@ -129,20 +127,20 @@ def push(
     moves made, and a last look. Raises VerifyError if the registry lacks the image after its
     transfer.
     """
-    planned, made = look(), dict[str, Move]()
+    planned, moved = look(), dict[str, Move]()
     exact = planned[0]
     if exact.changes:
         send(exact)
-        made[exact.reference], planned = exact, look()
+        moved[exact.reference], planned = exact, look()
         if planned[0].changes:
             raise VerifyError(f"{exact.reference} is not in the registry after its push")
     for _ in range(_ROUNDS):
         due = {each.reference: each for each in planned if each.changes}
         for each in due.values():
             send(each)
-        made = {**due, **made}
+        moved = {**due, **moved}
         planned = look() if due else planned
-    return tuple(made.get(each.reference, each) for each in planned), planned
+    return tuple(moved.get(each.reference, each) for each in planned), planned
 
 
 def send(move: Move, engine: Engine, run: Runner) -> None:
@@ -164,8 +162,8 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:
     """The most specific name of each index, with its digest, by a look after the push."""
-    there = [move for move in moves if move.state == THERE and len(move.digests) > 1]
-    names = {move.held: move.reference for move in reversed(there)}
+    existing = [move for move in moves if move.state == THERE and len(move.digests) > 1]
+    names = {move.current: move.reference for move in reversed(existing)}
     return tuple(f"{name}@{digest}" for digest, name in reversed(names.items()))
 
 
@@ -192,14 +190,14 @@ def unpublished(
     names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
 
     def lacks(plan: ImagePlan, name: str) -> bool:
-        platform, held = plan.spec.platform.name, lookup(name)
-        if held is None:
+        platform, target = plan.spec.platform.name, lookup(name)
+        if target is None:
             return True
-        if not held.of_platform(platform):  # the name is taken: nothing can be pushed to it
+        if not target.of_platform(platform):  # the name is taken: nothing can be pushed to it
             return False
         exact = () if plan.lock.unlocked else floating(config, plan.spec)[:1]
-        tagged = [lookup(f"{name.rpartition(':')[0]}:{tag}") for tag in exact]
-        return not all(target and target.of_platform(platform) for target in tagged)
+        targets = [lookup(f"{name.rpartition(':')[0]}:{tag}") for tag in exact]
+        return not all(t and t.of_platform(platform) for t in targets)
 
     with workers(8) as pool:
         lacking = pool.map(lacks, plans, names)

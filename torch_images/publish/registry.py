@@ -14,55 +14,17 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from packaging.version import Version
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, TorchImagesError, UsageError, shown
-from torch_images.host.diagnose import Diagnosis, refusal
+from torch_images.host.diagnose import REFUSED, REGISTRY, refusal
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 from torch_images.publish.tag_rules import Manifest, TagTarget
 
 T = TypeVar("T")
 
-_REFUSED = (
-    r"(?i):\s(?:401|403)\b|unauthorized|denied|forbidden|no basic auth credentials"
-    r"|authentication required|insufficient_scope"
-)
-# Messages of buildx and `docker push`. A second attempt may fix a NetworkError: 5xx, 429, timeouts.
-_PROBLEMS = (
-    Diagnosis(  # the helper's output, which follows, may be anything
-        r"(?P<reason>[^\n]*error getting credentials.*?)(?:, out:|$)",
-        UsageError,
-        "{host}: {reason}",
-        "see credsStore and credHelpers in Docker's config.json",
-    ),
-    Diagnosis(
-        _REFUSED,
-        UsageError,
-        "{host} refuses: {message}",
-        "`docker login {host}`, or ask for the right to write there",
-    ),
-    Diagnosis(
-        r"(?i):\s(?:400|404|405|413)\b|x509|server gave HTTP response to HTTPS client"
-        r"|does not exist|invalid reference|unsupported",
-        UsageError,
-        "{host} refuses {reference}: {message}",
-        "check its name",
-    ),
-    Diagnosis(
-        "no such host",
-        NetworkError,
-        "{host} could not be reached: {message}",
-        "check its name, and this machine's network",
-    ),
-    Diagnosis(
-        "",
-        NetworkError,
-        "{host} could not be reached: {message}",
-        "run the same again later",
-    ),
-)
 # A name that begins with a host, by Docker's rules (https://github.com/distribution/reference).
 _HOST = re.compile(r"localhost/|[^/]*[.:][^/]*/")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -154,11 +116,9 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
     unreachable or its answer is invalid.
     """
     text = _inspect(reference, run, "--format", "{{json .}}")
-    return None if text is None else _understood(reference, lambda: _target(text))
-
-
-def _target(text: str) -> TagTarget:
-    return _Answer.model_validate_json(text).target()
+    if text is None:
+        return None
+    return _understood(reference, lambda: _Answer.model_validate_json(text).target())
 
 
 def pull_size(reference: str, run: Runner) -> int:
@@ -217,14 +177,14 @@ def is_public(reference: str, run: Runner) -> bool:
         env = {"DOCKER_CONFIG": folder, **dict.fromkeys(names)}
         command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
         done = run.run(command, env=env, check=False, seconds=_ANSWER)
-    return not done.code or not re.search(_REFUSED, done.output + done.errors)
+    return not done.code or not re.search(REFUSED, done.output + done.errors)
 
 
 def problem(reference: str, text: str) -> TorchImagesError:
     """The error for the message of a registry or of the way to it: the last line of `text`."""
     last = _ESCAPE.sub("", (text.strip().splitlines() or ["no output"])[-1])
     message = last.removeprefix("ERROR:").strip()[-300:]
-    return refusal(_PROBLEMS, message, host=reference.partition("/")[0], reference=reference)
+    return refusal(REGISTRY, message, host=reference.partition("/")[0], reference=reference)
 
 
 def retry(
@@ -265,13 +225,9 @@ def _understood(reference: str, read: Callable[[], T]) -> T:
     """What `read` makes of an answer. Raises NetworkError for an invalid one."""
     try:
         return read()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = f"{where}: {first['msg']}"
-    except ValueError as error:
-        reason = str(error)
-    raise NetworkError(
-        f"buildx describes {reference} in an invalid way: {shown(reason)}",
-        "see `docker buildx imagetools inspect`",
-    )
+    except ValueError as error:  # of pydantic, too
+        reason = shown(" ".join(str(error).split()))
+        raise NetworkError(
+            f"buildx describes {reference} in an invalid way: {reason}",
+            "see `docker buildx imagetools inspect`",
+        ) from None

@@ -64,18 +64,14 @@ def generate(
     return {**files, "index.html": page.encode()}
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> Path:
-    """Write a site to a folder, replacing an earlier site. Returns the absolute path.
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write a site to a folder, replacing an earlier site.
 
     Raises UsageError rather than replace files of a user, see host/outputs.py.
     """
-    with outputs.saying(folder):
-        path = outputs.claim(folder)
-        with outputs.replacing(path) as new:
-            for name, data in files.items():
-                (new / name).write_bytes(data)
-            outputs.mark(new, new)
-    return path
+    with outputs.filling(folder) as new:
+        for name, data in files.items():
+            (new / name).write_bytes(data)
 
 
 def _words(config: Config, answer: answers.Row) -> str:

@@ -10,16 +10,13 @@ A floating tag names no platform. It points to an index once images for several 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.image import ImageSpec
-from torch_images.config.tags import floating
 from torch_images.config.types import Config
-from torch_images.errors import UsageError, VerifyError
+from torch_images.errors import UsageError
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
 _NAMESPACE = re.compile(
@@ -29,17 +26,8 @@ _NAMESPACE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the most specific first."""
-
-    repository: str
-    immutable: str
-    floating: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """An image for one platform, such as "linux/arm64", "" for an unknown one.
+    """An image for one platform, e.g. "linux/arm64", "" for an unknown one.
 
     `created` is the time of its inputs (RFC 3339).
     """
@@ -84,14 +72,14 @@ class TagTarget:
 class Move:
     """What happens to one tag: `state` is new, moves, there (already), stays or taken.
 
-    `digests` are the images that it refers to afterwards. `held` is the digest that the tag has
+    `digests` are the images that it refers to afterwards. `current` is the digest that the tag has
     now, "" for none; `reason` says why it stays or is taken.
     """
 
     reference: str
     state: str
     digests: tuple[str, ...]
-    held: str = ""
+    current: str = ""
     reason: str = ""
 
     @property
@@ -100,86 +88,61 @@ class Move:
         return self.state in (NEW, MOVES)
 
 
-def observed(
-    config: Config, spec: ImageSpec, labels: ImageLabels, facts: Mapping[str, str]
-) -> Names:
-    """The tags that an image has earned; `facts` are those that its verification observed.
-
-    Raises VerifyError if labels and facts disagree.
-    """
-    claims = {
-        "CUDA": (facts.get("cuda", ""), spec.cuda.version),
-        "torch": (facts.get("torch", "").partition("+")[0], spec.torch),
-        **{f"arch {a.name}": (bool(facts.get(f"arch {a.name}")), True) for a in spec.architectures},
-    }
-    for name, (seen, claimed) in claims.items():
-        if seen != claimed:
-            raise VerifyError(
-                f"verification saw {name} {seen or 'none'}, but the tag says {claimed}"
-            )
-    return Names(
-        repository=spec.repository,
-        immutable=labels.version,
-        floating=() if labels.unlocked else floating(config, spec),
-    )
-
-
 def move(
-    reference: str, ours: TagTarget, held: TagTarget | None, *, immutable: bool = False
+    reference: str, ours: TagTarget, current: TagTarget | None, *, immutable: bool = False
 ) -> Move:
-    """What happens to a tag that refers to `held` now, None for a new one."""
-    if held is None:
-        return Move(reference=reference, state=NEW, digests=ours.digests)
+    """What happens to a tag that refers to `current` now, None for a new one."""
+    new = Move(reference=reference, state=NEW, digests=ours.digests)
+    if current is None:
+        return new
     state, reason = MOVES, ""
-    if set(held.digests) == set(ours.digests):
+    if set(current.digests) == set(ours.digests):
         state = THERE
     elif immutable:
-        state, reason = TAKEN, f"it is {held.digest}"
-    elif reason := _obstacle(ours, held):
+        state, reason = TAKEN, f"it is {current.digest}"
+    elif reason := _obstacle(ours, current):
         state = STAYS
-    return Move(
-        reference=reference, state=state, digests=ours.digests, held=held.digest, reason=reason
-    )
+    return replace(new, state=state, current=current.digest, reason=reason)
 
 
-def namespace(config: Config, named: str) -> str:
-    """Registry and owner to publish to: `named`, else those of images.yaml, in lower case.
+def namespace(config: Config, given: str) -> str:
+    """Registry and owner to publish to: `given`, else those of images.yaml, in lower case.
 
     Owners on GitHub may have capitals, repositories of registries may not. Raises UsageError for an
     invalid name.
     """
-    wanted = (named.strip().rstrip("/") or f"{config.registry}/{config.owner}").lower()
-    if not _NAMESPACE.fullmatch(wanted):
+    where = (given.strip().rstrip("/") or f"{config.registry}/{config.owner}").lower()
+    if not _NAMESPACE.fullmatch(where):
         raise UsageError(
-            f"'{re.sub('.*@', '***@', wanted)}' is not a registry to publish to",
+            f"'{re.sub('.*@', '***@', where)}' is not a registry to publish to",
             "give host and owner, such as ghcr.io/me or 127.0.0.1:5000/me",
         )
-    return wanted
+    return where
 
 
-def _obstacle(ours: TagTarget, held: TagTarget) -> str:
+def _obstacle(ours: TagTarget, current: TagTarget) -> str:
     """Why a floating tag must not move from one image to another; "" if it may.
 
     With the same torch, images for the same platform are compared. An index is newer if none of its
     images is older, and one is newer or for a new platform.
     """
-    mine, theirs = Version(ours.torch), Version(held.torch)
+    mine, theirs = Version(ours.torch), Version(current.torch)
     if mine != theirs:
-        return "" if mine > theirs else f"it names a newer torch, {held.torch}"
-    pairs = [(m, t) for m in ours.manifests if (t := held.of_platform(m.platform))]
+        return "" if mine > theirs else f"it names a newer torch, {current.torch}"
+    pairs = [(m, t) for m in ours.manifests if (t := current.of_platform(m.platform))]
     if not pairs:
-        return _older(ours.created, held.created)
+        return _older(ours.created, current.created)
     different = [(m, t) for m, t in pairs if m.digest != t.digest]
     if not different:
-        more = len(ours.manifests) > len(held.manifests)
+        more = len(ours.manifests) > len(current.manifests)
         return "" if more else "it names an index with this image"
     reasons = (_older(m.created[:10], t.created[:10]) for m, t in different)
     return next((reason for reason in reasons if reason), "")
 
 
-def _older(ours: str, held: str) -> str:
+def _older(ours: str, current: str) -> str:
     """Why a tag stays at an image, by the dates of the inputs of both; "" if it may move.
 
     Of one day, the pushed image wins: it is what the checkout of the push builds.
     """
-    return f"it names newer inputs, of {held}" if held > ours else ""
+    return f"it names newer inputs, of {current}" if current > ours else ""

@@ -20,7 +20,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
 from torch_images.oci.compression import Compression
 from torch_images.verify.suites import suite_hash
-from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, require
+from torch_images.verify.verify import VerifyReport, claim, read_report, report_path, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def verified_image(
     if report is None:
         raise VerifyError(f"{image} ({info.id}) was never verified here", advice)
     require(report)
-    if report.suite != suite_hash(workspace.root, claim_of(config, plan, info)):
+    if report.suite != suite_hash(workspace.root, claim(config, plan)):
         raise VerifyError(f"{image} ({info.id}) was verified by other checks than today's", advice)
     return VerifiedImage(plan=plan, info=info, report=report)
 

@@ -8,7 +8,7 @@ hash of its build context, which includes the locks.
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import LockError
+from torch_images.host import outputs
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
@@ -39,7 +40,7 @@ class Line:
     `inputs`: the hash of its build context. `commit`: the project's commit that it was built from,
     with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
     these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
-    number and name, such as "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
+    number and name, e.g. "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
     for a run without GPUs. `missing`: why the image could not be built, "" if it was.
     """
 
@@ -62,7 +63,7 @@ class State:
     """Whether an image is tested, and a few words about it for people.
 
     `built`: whether it ever passed its checks, with any inputs. `inputs`: those of today, "" if a
-    lock is missing. `gpus`: the GPUs on which these inputs passed, such as "2 x NVIDIA T4".
+    lock is missing. `gpus`: the GPUs on which these inputs passed, e.g. "2 x NVIDIA T4".
     """
 
     tested: bool
@@ -100,14 +101,11 @@ def commit_of(root: Path, inputs: str) -> str:
 
 def write(root: Path, lines: Iterable[Line]) -> None:
     """Write the ledger, sorted by image and GPUs, in one step."""
-    path = root / LEDGER
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.DictWriter(file, [field.name for field in fields(Line)], lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(asdict(each) for each in sorted(lines, key=_key))
-    os.replace(partial, path)
+    text = io.StringIO()
+    rows = csv.DictWriter(text, [field.name for field in fields(Line)], lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(asdict(each) for each in sorted(lines, key=_key))
+    outputs.write(root / LEDGER, text.getvalue())
 
 
 def add(root: Path, line: Line) -> None:
@@ -141,24 +139,9 @@ def passed(
         checks=len(checks),
         on_gpu=on_gpu if gpus else None,
         skipped=report.count("skipped"),
-        machine=_machine(machine) + (EMULATED if report.emulated else ""),
+        machine=described(machine) + (EMULATED if report.emulated else ""),
         gpus=gpus,
         driver=report.observed.get("driver", ""),
-    )
-
-
-def impossible(
-    spec: ImageSpec, inputs: str, problem: str, *, commit: str, date: str, machine: Builder
-) -> Line:
-    """The line of an image that could not be built: `problem` is the message of its error."""
-    words = " ".join(problem.split())
-    return Line(
-        image=spec.id,
-        inputs=inputs,
-        commit=commit,
-        date=date,
-        machine=_machine(machine),
-        missing="".join(c for c in words if c.isprintable())[:300],
     )
 
 
@@ -211,5 +194,6 @@ def _tested(current: Sequence[Line]) -> str:
     return f"tested on {without.date}{how}{where}"
 
 
-def _machine(builder: Builder) -> str:
-    return f"{builder.cores} processors, {builder.memory / 1e9:.0f} GB"
+def described(machine: Builder) -> str:
+    """The machine in a line of the ledger."""
+    return f"{machine.cores} processors, {machine.memory / 1e9:.0f} GB"

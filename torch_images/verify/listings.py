@@ -10,12 +10,10 @@ There, this machine's cuobjdump reads a copy of the library.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from torch_images.config.lock_requests import tool_input
@@ -35,7 +33,7 @@ _PROGRAM = "triton/backends/nvidia/bin/cuobjdump"
 _NOTHING = "cuobjdump info"
 _SCRATCH = "/torch-images-lists"  # in the container of the inside checks
 
-# A library's lists by kind, such as {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
+# A library's lists by kind, e.g. {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
 Lists = dict[str, str]
 
 
@@ -48,7 +46,7 @@ def listings(
     emulated: bool = False,
     fresh: bool = False,
 ) -> dict[str, bytes]:
-    """The lists of torch's libraries as files by name, such as "libtorch_cuda.so.elf".
+    """The lists of torch's libraries as files by name, e.g. "libtorch_cuda.so.elf".
 
     `site_packages` is the container's folder with torch and Triton. Libraries that the image lacks
     are left out, and so are those that the image's cuobjdump cannot read: the inside checks then
@@ -68,29 +66,24 @@ def listings(
         if path not in hashes:
             continue
         kept = workspace.cache / Part.LISTINGS / f"{key(hashes[path], hashes[program])}.json"
-        make = (
-            functools.partial(_listed_here, container, path, here, run)
-            if here
-            else functools.partial(_listed_inside, container, path, program)
-        )
-        if lists := _keep(kept, make, fresh=fresh):
-            files |= {f"{name}.{kind}": text.encode() for kind, text in lists.items()}
+        lists: Lists | None
+        if kept.exists() and not fresh:
+            lists = json.loads(used(kept).read_bytes())
+        else:
+            lists = (
+                _listed_here(container, path, here, run)
+                if here
+                else _listed_inside(container, path, program)
+            )
+            if lists is not None:
+                write(kept, json.dumps(lists))
+        files |= {f"{name}.{kind}": text.encode() for kind, text in (lists or {}).items()}
     return files
 
 
 def key(library: str, program: str) -> str:
     """The name of cached lists, from the SHA-256 of the library and of cuobjdump."""
     return hashlib.sha256(f"{library} {program}".encode()).hexdigest()
-
-
-def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists | None:
-    """The lists in a file of the cache; made and cached if the file is missing."""
-    if path.exists() and not fresh:
-        return dict(json.loads(used(path).read_bytes()))
-    lists = make()
-    if lists is not None:
-        write(path, json.dumps(lists))
-    return lists
 
 
 def _hashes(container: RunningContainer, paths: list[str]) -> dict[str, str]:
@@ -129,7 +122,7 @@ def _refused(code: int, errors: str) -> bool:
 
 
 def _parted(output: str) -> Lists:
-    """The lines of output by kind: each begins with its kind, such as "ELF file    1:"."""
+    """The lines of output by kind: each begins with its kind, e.g. "ELF file    1:"."""
     lines = output.splitlines(keepends=True)
     return {kind: "".join(x for x in lines if x.startswith(kind.upper())) for kind in KINDS}
 

@@ -1,7 +1,7 @@
 """Whether the project's programs were tested with the torch and the Python of an image.
 
 What tests/programs checks is equal in all images with the same torch, Python and system, so it runs
-once for each of them. A passed run leaves a record in the cache. An image without one, such as that
+once for each of them. A passed run leaves a record in the cache. An image without one, e.g. that
 of a fork's torch or of another Python, runs it.
 """
 

@@ -21,13 +21,12 @@ from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, locked, plan_image
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
-from torch_images.errors import BuildError, CommandError, LockError, UsageError, shown
+from torch_images.errors import BuildError, CommandError, UsageError, shown
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
-from torch_images.locks.image_lock import image_lock
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
 from torch_images.project import config_file
@@ -47,8 +46,8 @@ class Verdict:
 
     `outcome` is "identical" (equal manifest digests), "same content" (equal configuration digests:
     compressed by another builder) or "different". `commit` is that of the rebuild, "" for a copy of
-    this checkout. `committed` says whether the lock is there, rather than resolved by a build.
-    `seconds` is the time of the rebuild.
+    this checkout. `unlocked` says whether a build resolved a part of the lock. `seconds` is the
+    time of the rebuild.
     """
 
     image: str
@@ -58,7 +57,7 @@ class Verdict:
     commit: str
     lock: str
     lock_date: str
-    committed: bool
+    unlocked: bool
     builder: str
     seconds: float
     differences: tuple[Difference, ...]
@@ -98,10 +97,9 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             _check_out(commit, root, workspace, source, run)
         else:
             _copy(workspace, root)
-        committed = _is_committed(config, target, root)
         options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
         started = time.monotonic()
-        rebuilt = _rebuild(target, root, room, options, committed=committed, run=run)
+        rebuilt = _rebuild(target, root, room / "cache", options, run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
         seconds = round(time.monotonic() - started, 1)
         configs: tuple[str, str] | None = None
@@ -122,7 +120,7 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             commit=commit,
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
-            committed=committed,
+            unlocked=lock.unlocked,
             builder=_builder(engine, run),
             seconds=seconds,
             differences=differences,
@@ -163,9 +161,7 @@ def _copy(workspace: Workspace, root: Path) -> None:
         return [n for n in names if (top and n in _LEFT_BEHIND) or Path(folder, n) == room]
 
     shutil.copytree(source, root, symlinks=True, ignore=left)
-    images = config_file(source)
-    if images != source / "images.yaml":
-        shutil.copyfile(images, root / "images.yaml")
+    shutil.copyfile(config_file(source), root / "images.yaml")
     if workspace.locks != source / "locks":
         shutil.rmtree(root / "locks", ignore_errors=True)
         shutil.copytree(workspace.locks, root / "locks")
@@ -188,39 +184,16 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
         ) from None
 
 
-def _is_committed(config: Config, image: LockedImage, root: Path) -> bool:
-    """Whether the lock of an image is the one in a checkout."""
-    try:
-        committed = image_lock(config, image.spec, root / "locks")
-    except LockError:
-        return False
-    return committed.digest == image.lock.digest
-
-
 def _rebuild(
-    image: LockedImage,
-    root: Path,
-    scratch: Path,
-    options: Sequence[str],
-    *,
-    committed: bool,
-    run: Runner,
+    image: LockedImage, root: Path, cache: Path, options: Sequence[str], run: Runner
 ) -> str:
-    """Build in a checkout, isolated from this one except for the locks. Returns the digest."""
+    """Build in a checkout, with the lock of the image and no other cache. Returns the digest."""
+    for name, text in image.lock.texts().items():
+        (root / "locks" / name).write_text(text, encoding="utf-8")
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
     command += [*image.spec.arguments, *options]
-    env: dict[str, str | None] = {
-        "TORCH_IMAGES_CACHE": str(scratch / "cache"),
-        "TORCH_IMAGES_CONFIG": None,
-        "TORCH_IMAGES_LOCKS": None,
-        "VIRTUAL_ENV": None,
-        "PYTHONPATH": None,
-    }
-    if not committed:
-        env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
-        shutil.copytree(root / "locks", scratch / "locks")
-        for name, text in image.lock.texts().items():
-            (scratch / "locks" / name).write_text(text, encoding="utf-8")
+    names = ("TORCH_IMAGES_CONFIG", "TORCH_IMAGES_LOCKS", "VIRTUAL_ENV", "PYTHONPATH")
+    env = {**dict.fromkeys(names), "TORCH_IMAGES_CACHE": str(cache)}
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:

@@ -37,12 +37,9 @@ from torch_images.verify.listings import listings
 from torch_images.verify.unchanged import NOTHING, Unchanged
 
 _INSIDE = "/verify"
-# The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
-_LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
 _REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
-_CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _ANYONE = "12345:12345"  # a user whom no image has
@@ -133,46 +130,35 @@ def examine(
 
 
 def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
-    """Parts of the inside suite that run in parallel on GPUs.
-
-    Each module of GPU checks is one part, the slowest first. The other modules are one part.
-    """
-    alone = [name for name in modules if name.startswith(_GPU_MODULE)]
-    first = [name for name in _LONGEST if name in alone]
-    together = tuple(name for name in modules if name not in alone)
-    parts: list[tuple[str, ...]] = [(name,) for name in dict.fromkeys([*first, *alone])]
-    return [*parts, together] if together else parts
+    """Parts of the inside suite that run in parallel on GPUs: modules of GPU checks, the others."""
+    alone = [(name,) for name in modules if name.startswith(_GPU_MODULE)]
+    together = tuple(name for name in modules if not name.startswith(_GPU_MODULE))
+    return [*alone, together] if together else [*alone]
 
 
 def room(answer: str, processors: int) -> int:
     """How many containers can check GPUs in parallel; each needs two processors.
 
-    `answer` is nvidia-smi's to `_QUERY`. The result is 1 for a GPU that serves only one process,
-    and for an unusable answer.
+    `answer` is nvidia-smi's to `_QUERY`. The result is 1 for a GPU that serves only one process, or
+    has no memory of its own.
     """
-    gpus = _cells(answer)
-    if not gpus or any(g[0] != "Default" or not g[1].isdigit() for g in gpus):
+    gpus = [line.split(", ", 3) for line in answer.splitlines()]
+    if not gpus or any(mode != "Default" or not memory.isdigit() for mode, memory, *_ in gpus):
         return 1
     return max(1, min(processors // 2, *(int(memory) // _ROOM for _, memory, *_ in gpus)))
 
 
 def devices(answer: str) -> dict[str, str]:
-    """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for an unusable answer.
+    """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for "".
 
-    GPUs of one name are counted, such as "2 x NVIDIA H100 80GB HBM3".
+    GPUs of one name are counted, e.g. "2 x NVIDIA H100 80GB HBM3".
     """
-    gpus = _cells(answer)
+    gpus = [line.split(", ", 3) for line in answer.splitlines()]
     if not gpus:
         return {}
     names = Counter(name for _, _, _, name in gpus)
     text = ", ".join(f"{count} x {name}" for name, count in names.items())
     return {"gpus": text, "driver": gpus[0][2]}
-
-
-def _cells(answer: str) -> list[list[str]]:
-    """The four cells of each GPU; [] if a line is not such an answer."""
-    gpus = [[word.strip() for word in line.split(",", 3)] for line in answer.strip().splitlines()]
-    return gpus if all(len(gpu) == _CELLS and all(gpu) for gpu in gpus) else []
 
 
 def suite_hash(root: Path, claim: Mapping[str, Any]) -> str:
@@ -236,7 +222,7 @@ def _ask_gpus(subject: Subject) -> str:
 def outside(
     subject: Subject, modules: Sequence[str], progress: CheckProgress = lambda _: None
 ) -> SuiteResult:
-    """Run tests/image, or some of its modules, such as "test_files.py"."""
+    """Run tests/image, or some of its modules, e.g. "test_files.py"."""
     workspace = subject.job.workspace
     # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
@@ -285,9 +271,8 @@ def inside(
             **({} if subject.gpus else {"OMP_WAIT_POLICY": "PASSIVE"}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
-        report = _REPORT
         suite = f"{_INSIDE}/suite/tests"
-        command = ["python", "-m", "pytest", "-v", f"--junitxml={report}"]
+        command = ["python", "-m", "pytest", "-v", f"--junitxml={_REPORT}"]
         command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
         command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
 
@@ -304,19 +289,12 @@ def inside(
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
-        result = parse_junit(container.read(report).decode(), folder)
+        result = parse_junit(container.read(_REPORT).decode(), folder)
         return replace(result, processor_seconds=container.processor_seconds())
 
 
 def _end(output: str) -> str:
-    """The first module that failed to load, and why; else the last check and the end of output."""
-    unloaded = re.search(
-        r"^_+ ERROR collecting \S*?(test_\w+\.py) _+$.*?^E +(.+?)$",
-        output,
-        re.MULTILINE | re.DOTALL,
-    )
-    if unloaded:
-        return f"{unloaded[1]}: {unloaded[2]}"
+    """The last check and the end of pytest's output, which names modules that failed to load."""
     checks = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
     return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 

@@ -32,7 +32,7 @@ _CODE = ("tests/image/installed.py", "tests/image/test_files.py")
 class Unchanged:
     """Layers of wheels that no layer above changes, as the files that keep their result.
 
-    `wheels` are folders of packages, such as "torch-2.14.1.dist-info", whose files need not be read
+    `wheels` are folders of packages, e.g. "torch-2.14.1.dist-info", whose files need not be read
     because their layers have passed.
     """
 
@@ -78,13 +78,10 @@ def unchanged(
             layers.append(kept)
             if kept.exists() and not fresh:
                 used(kept)
-                wheels += [path.split("/")[-2] for path in own.files if _is_record(path)]
+                records = (path for path in own.files if path.endswith(".dist-info/RECORD"))
+                wheels += [path.split("/")[-2] for path in records]
         above.append(own or others[layer])
     return Unchanged(tuple(layers), tuple(sorted(wheels)))
-
-
-def _is_record(path: str) -> bool:
-    return path.endswith(".dist-info/RECORD")
 
 
 def _kept(layer: str, code: bytes, cache: Path) -> Path:
@@ -96,17 +93,17 @@ def _contents(
     info: ImageInfo, layers: set[str], cache: Path, engine: Engine
 ) -> Mapping[str, Contents]:
     """What layers of an image change, by diff id: from the cache, else from the engine."""
-    found = {layer: kept for layer in layers if (kept := _read(cache, layer))}
-    if missing := layers - found.keys():
+    known = {layer: kept for layer in layers if (kept := _read(cache, layer))}
+    if missing := layers - known.keys():
         with engine.blobs(info.id) as blob:
             listed = json.loads(blob(info.id).read()).get("layers", [])  # an index has none
             if len(listed) != len(info.layers):
                 raise EngineError(f"the manifest of {info.id} has other layers")
             for layer, one in zip(info.layers, listed, strict=True):
                 if layer in missing:
-                    found[layer] = contents(unpacked(blob(one["digest"]), one["mediaType"]))
-                    _write(cache, layer, found[layer])
-    return found
+                    known[layer] = contents(unpacked(blob(one["digest"]), one["mediaType"]))
+                    _write(cache, layer, known[layer])
+    return known
 
 
 def _place(cache: Path, layer: str) -> Path:
@@ -121,6 +118,6 @@ def _read(cache: Path, layer: str) -> Contents | None:
     return Contents(*(frozenset(data[name]) for name in _PARTS))
 
 
-def _write(cache: Path, layer: str, made: Contents) -> None:
-    data = {name: sorted(getattr(made, name)) for name in _PARTS}
+def _write(cache: Path, layer: str, value: Contents) -> None:
+    data = {name: sorted(getattr(value, name)) for name in _PARTS}
     write(_place(cache, layer), json.dumps(data))

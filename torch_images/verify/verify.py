@@ -21,9 +21,9 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import ENTRYPOINT, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
+from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
-from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
 from torch_images.verify.programs import Record
 from torch_images.verify.suites import Check, Subject, examine, suite_hash
@@ -67,12 +67,8 @@ class VerifyReport:
         return sum(check.outcome == outcome for check in self.checks)
 
 
-def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
-    """The expected facts of an image, as the suites read them.
-
-    `note` is the compat note in the image's label, "" for none; a check compares it with the
-    library itself.
-    """
+def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
+    """The expected facts of an image, as the suites read them."""
     spec, lock = plan.spec, plan.lock
     facts = None if lock.sources else spec.release.facts
     return {
@@ -103,7 +99,6 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "labels": labels.write(config, plan),
         "environment": environment(spec, lock),
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if spec.compat else "",
-        "compat_note": note,
         "entrypoint": list(ENTRYPOINT),
         "command": [spec.variant.command],
         "ports": list(spec.variant.ports),
@@ -115,11 +110,6 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         },
         "lock_date": lock.date.isoformat(),
     }
-
-
-def claim_of(config: Config, plan: ImagePlan, info: ImageInfo) -> dict[str, Any]:
-    """The claim of an image in the engine, with the compat note in its label."""
-    return claim(config, plan, labels.read(info.labels).compat_note)
 
 
 def verify(
@@ -141,7 +131,7 @@ def verify(
     job.shown.say(f"verifying {plan.spec.id}")
     started, used = time.monotonic(), _processor_seconds()
     info = engine.inspect(image)
-    expected = claim_of(job.config, plan, info)
+    expected = claim(job.config, plan)
     suite = suite_hash(workspace.root, expected)
     path = report_path(workspace, info.id)
     if reuse and not fresh and (kept := read_report(path)) and kept.passed and kept.suite == suite:
@@ -207,11 +197,8 @@ def report_path(workspace: Workspace, digest: str) -> Path:
 
 def write_report(report: VerifyReport, workspace: Workspace) -> None:
     """Write a report to the file of its image."""
-    path = report_path(workspace, report.digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
-    os.replace(partial, path)
+    text = json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n"
+    outputs.write(report_path(workspace, report.digest), text)
 
 
 def read_report(path: Path) -> VerifyReport | None:

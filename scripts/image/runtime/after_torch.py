@@ -67,7 +67,7 @@ class _Loader:
         spec.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
         ours = next((finder for finder in _FINDERS if isinstance(finder, _Finder)), None)
-        step = ours and ours.waiting.pop(module.__name__, None)
+        step = ours.waiting.pop(module.__name__, None) if ours else None
         if step:
             step(module)
 
