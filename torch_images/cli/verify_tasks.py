@@ -113,4 +113,4 @@ def sbom(options: Image) -> verb.Result:
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, options.image, workspace, engine)
-    return verb.Result(text=read(reference, engine).rstrip("\n"))
+    return verb.Result(text=read(reference, engine, verb.say).rstrip("\n"))
