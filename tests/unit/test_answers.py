@@ -80,7 +80,7 @@ def test_every_question_has_one_row(
     rows: list[Row], config: Config, compat: answers.Compat
 ) -> None:
     named = {name for a in config.architectures for name in (*a.gpus, *a.geforce)}
-    named |= {name for other in config.other_gpus for name in other.names}
+    named |= {name for _, names in config.other_gpus for name in names}
     assert named == {name for row in rows for name in row.gpus}
     branches = (OLDER, *answers.branches(config, compat), NEWER)
     for name, platform, branch in itertools.product(named, config.names("platform"), branches):
@@ -104,7 +104,7 @@ def test_the_branches_are_those_of_hosts_and_libraries(
 
 
 def test_a_platform_without_images_is_said(config: Config, compat: answers.Compat) -> None:
-    rows = tuple(row for row in config.catalogue if "platform" not in dict(row.values))
+    rows = tuple(row for row in config.catalogue if not row.platform)
     amd64 = replace(config, platforms=(AMD64,), catalogue=rows)
     found = answers.rows(amd64, compat, namespace="x/y", state=proof)
     [row] = [row for row in found if row.platform == ARM64.name and "GH200" in row.gpus]

@@ -23,7 +23,7 @@ from torch_images.config import fields
         (fields.Glob, ["/sympy/*", "sympy/../x"]),
         (fields.SecureUrl, ["http://a", "https://u:p@h"]),
         (fields.Url, ["ftp://api", "https://me:secret@api", "https://h/x?y"]),
-        (fields.Port, ["65536", "022", "ssh"]),
+        (fields.Port, ["65536", "ssh"]),
         (fields.Pin, [">=2.11", "2.11.0+cu130"]),
         (fields.Branch, ["525.60"]),
         (fields.ArchName, ["8", "sm_90"]),

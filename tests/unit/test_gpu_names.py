@@ -127,9 +127,9 @@ def test_every_listed_name_is_found(real: Config) -> None:
                 assert find_gpu(real, alias).name == gpu
             except UsageError as error:
                 assert f"which {gpu} has" in str(error)
-    for other in real.other_gpus:
-        for name in (*other.names, str(other.capability)):
-            with pytest.raises(UsageError, match=f"{other.capability}, which .* has; they serve"):
+    for capability, names in real.other_gpus:
+        for name in (*names, str(capability)):
+            with pytest.raises(UsageError, match=f"{capability}, which .* has; they serve"):
                 find_gpu(real, name)
 
 

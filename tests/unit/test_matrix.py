@@ -53,7 +53,7 @@ def test_a_compat_library_needs_a_repository_for_the_platform(config: Config) ->
         "library, platform linux/arm64 cannot be built: images.yaml names no repository with "
         "NVIDIA's compat library for linux/arm64"
     )
-    closed = replace(config, excludes=(Exclude(reason="no such thing", compat="with"),))
+    closed = replace(config, excludes=(Exclude(reason="no such thing", compat=("with",)),))
     assert complaint(closed, compat="with").endswith("cannot be built: no such thing")
     assert not choose(closed).compat
 
@@ -176,24 +176,18 @@ def written(yaml_file: Callable[..., Path], row: str) -> Config:
         ('{torch: 2.14.0, arch: ["9.0", "12.0"], variant: vllm}', "have code for 8.0, 9.0 only"),
     ],
 )
-def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
+def test_a_row_that_cannot_be_built_is_refused_with_the_reason(
     yaml_file: Callable[..., Path], row: str, expected: str
 ) -> None:
-    config = CONFIG
-    config = replace(config, catalogue=written(yaml_file, row).catalogue)
-    with pytest.raises(ConfigError) as caught:
+    config = replace(CONFIG, catalogue=written(yaml_file, row).catalogue)
+    with pytest.raises(ConfigError, match=r"'catalogue\[[0-9]+\]' lists an image") as caught:
         matrix(config)
-    assert re.match(
-        r"images\.yaml:[0-9]+:[0-9]+: the catalogue lists an image that cannot", str(caught.value)
-    )
     assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def listed(config: Config, **values: tuple[str, ...]) -> tuple[ImageSpec, ...]:
     """The images of a catalogue of one row."""
-    row = Row(where="images.yaml:1:1", values=tuple(values.items()))
-    return matrix(replace(config, catalogue=(row,)))
+    return matrix(replace(config, catalogue=(Row(**values),)))
 
 
 def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> None:

@@ -104,15 +104,15 @@ def test_what_is_excluded(config: Config) -> None:
     image |= {"variant": "v", "platform": "p"}
     assert Exclude(reason="").matches(image)
     for axis, value in image.items():
-        assert Exclude(reason="", **{axis: value}).matches(image)
-        assert not Exclude(reason="", **{axis: "other"}).matches(image)
+        assert Exclude(reason="", **{axis: (value,)}).matches(image)
+        assert not Exclude(reason="", **{axis: ("other",)}).matches(image)
         # Without a value of that axis, images may have any: not all of them are excluded.
         some = {name: value for name, value in image.items() if name != axis}
-        assert not Exclude(reason="", **{axis: value}).matches(some)
+        assert not Exclude(reason="", **{axis: (value,)}).matches(some)
         assert Exclude(reason="").matches(some)
     rules = (
-        Exclude(reason="one", cuda="12.8", variant="v"),
-        Exclude(reason="two", variant="v"),
+        Exclude(reason="one", cuda=("12.8",), variant=("v",)),
+        Exclude(reason="two", variant=("v",)),
         Exclude(reason="three"),
     )
     assert replace(config, excludes=rules[:1]).excluded(**image) is None

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, matches, pairs
+from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, known, matches, pairs
 from torch_images.platforms import Platform
 
 
@@ -56,7 +56,7 @@ class Cuda(Section, keys={"version": NAME}):
     floor: Branch
     targets: Annotated[tuple[Arch, ...], FILLED]
     torch: Pins = ()
-    base: str
+    base: Annotated[str, known("base")]
     indexes: Annotated[tuple[Index, ...], FILLED] = ()
     toolkit: Annotated[
         tuple[

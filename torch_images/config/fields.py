@@ -9,10 +9,10 @@ from typing import Annotated
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from torch_images.arch import Capability
-from torch_images.config.schema import As, Wrong, choice, known, matches, whole_number
+from torch_images.config.schema import As, Wrong, choice, known, matches
 from torch_images.platforms import PLATFORMS, Platform, find
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -124,8 +124,8 @@ Option = Annotated[
 ]
 Commit = Annotated[str, matches(COMMIT.pattern, "a full commit of 40 hexadecimal digits")]
 Served = Annotated[str, matches(r"[1-9][0-9]{0,4}/(?:http|tcp)", "a port like 22/tcp or 8888/http")]
-Port = Annotated[int, whole_number("a port", 1, 65535)]
-Gigabytes = Annotated[int, whole_number("a number of GB", 1, 99_999)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Gigabytes = Annotated[int, Field(ge=1)]
 Arch = Annotated[Capability, As(str, _capability)]
 ArchName = Annotated[str, As(Arch, str)]
 PlatformName = Annotated[str, choice("a platform", [each.name for each in PLATFORMS])]

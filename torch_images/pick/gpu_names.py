@@ -44,7 +44,7 @@ def capabilities(config: Config) -> dict[str, Capability]:
     """The compute capability of every GPU that images.yaml names."""
     return {
         **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
-        **{name: other.capability for other in config.other_gpus for name in other.names},
+        **{name: own for own, names in config.other_gpus for name in names},
     }
 
 

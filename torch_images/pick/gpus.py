@@ -91,7 +91,7 @@ def known_gpus(config: Config) -> list[dict[str, Any]]:
         (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
         for a in config.architectures
     ]
-    rows += [(other.capability, other.names, "no image") for other in config.other_gpus]
+    rows += [(capability, names, "no image") for capability, names in config.other_gpus]
     return [
         {
             "capability": str(capability),
@@ -131,7 +131,7 @@ def _architecture(
 
     `arm64`: the GPU is in a host with an Arm processor; some architectures serve only these.
     """
-    others = {other.capability: other.names for other in config.other_gpus}
+    others = dict(config.other_gpus)
     served = [a for a in config.architectures if capability.runs(a.capability)]
     served = [] if capability in others else served
     served = [a for a in served if arm64 or not config.foreign(a, AMD64)] or served
