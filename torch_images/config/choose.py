@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import TypedDict, Unpack
 
 from torch_images.config.combine import combine, default_platform, value
 from torch_images.config.image import ImageSpec
@@ -21,20 +20,9 @@ _ID = re.compile(
 )
 
 
-class _Axes(TypedDict, total=False):
-    cuda: str | None
-    torch: str | None
-    arch: str | None
-    source: str | None
-    base: str | None
-    variant: str | None
-    compat: str | None
-    platform: str | None
-
-
-def choose(config: Config, **axes: Unpack[_Axes]) -> ImageSpec:
+def choose(config: Config, **axes: str) -> ImageSpec:
     """The image with these values of axes, see `combine`."""
-    return combine(config, {axis: str(text) for axis, text in axes.items() if text})
+    return combine(config, axes)
 
 
 def choose_id(config: Config, identifier: str) -> ImageSpec:

@@ -117,8 +117,3 @@ def with_indexes(cuda: Cuda) -> Cuda:
         hint = "list releases under `torch`, or under `indexes` with their index"
         raise Wrong("names no release of torch", hint)
     return replace(cuda, torch=tuple(releases[version] for version in sorted(releases)))
-
-
-def target_range(cuda: Cuda) -> str:
-    """The oldest and newest target of a CUDA version, as part of a message."""
-    return f"its compiler supports {min(cuda.targets)} to {max(cuda.targets)}"

@@ -131,7 +131,6 @@ def known(kind: str) -> AfterValidator:
 
 def entry(kind: str) -> BeforeValidator:
     """The registered entry of a name."""
-
     return BeforeValidator(lambda text, info: _entry(str(text), kind, info))
 
 

@@ -7,6 +7,7 @@ line here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -22,7 +23,7 @@ from torch_images.config.axes import (
     SourceName,
     VariantName,
 )
-from torch_images.config.cuda import Compat, Cuda, target_range, with_indexes
+from torch_images.config.cuda import Compat, Cuda, with_indexes
 from torch_images.config.extras import Extra, Variant
 from torch_images.config.release import Facts, Release
 from torch_images.config.schema import (
@@ -42,7 +43,6 @@ from torch_images.platforms import AMD64, Platform
 __all__ = [
     "AXES", "WITH", "WITHOUT", "Architecture", "Base", "Compat", "Config", "Cuda", "Defaults",
     "Exclude", "Feature", "Pods", "Removal", "Row", "Source", "Tree",
-    "target_range",
 ]  # fmt: skip
 _Names = Annotated[tuple[str, ...], FILLED]
 _NamesByKey = tuple[tuple[str, tuple[str, ...]], ...]
@@ -235,9 +235,10 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
 
     def names(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in the order of the file. Raises KeyError for another axis."""
+        added = (v.torch(c.version) for v in self.variants for c in self.cudas)
         return {
             "cuda": tuple(c.version for c in self.cudas),
-            "torch": tuple(dict.fromkeys(t for c in self.cudas for t in c.torch)),
+            "torch": tuple(dict.fromkeys(chain(*(c.torch for c in self.cudas), *added))),
             "arch": tuple(a.name for a in self.architectures),
             "source": tuple(s.name for s in self.sources),
             "base": tuple(b.name for b in self.bases),

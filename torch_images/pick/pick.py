@@ -199,7 +199,7 @@ def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tup
     """
     given = spec.axes
     for axis in [axis for axis in given if axis not in ("cuda", "platform")]:
-        fewer = {**dict.fromkeys(given), **{a: v for a, v in given.items() if a != axis}}
+        fewer = {other: value for other, value in given.items() if other != axis}
         with contextlib.suppress(UsageError):
             if choose(config, **fewer) == spec:
                 del given[axis]
