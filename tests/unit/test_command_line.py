@@ -59,6 +59,8 @@ build --progress fancy
 wheels --source wheel
 wheels --slice 90
 wheels --share 3/2
+gc --older 30
+gc --keep 1.5GB
 wheels --slice 1h --no-cache
 push x --retries ٣
 bench x --gpus ²
@@ -151,29 +153,38 @@ def failing(error: Exception) -> Verb:
     ],
 )
 def test_an_error_is_one_line_and_a_code(
-    error: Exception, code: int, noun: str, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    code: int,
+    noun: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import torch_images.host.engine  # noqa: F401  as each verb that needs an engine
 
-    assert program.perform(failing(error), {}) == code
+    monkeypatch.setitem(VERBS, "fail", failing(error))
+    assert program.run(["fail"]) == code
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert noun in shown.err
 
 
-def test_other_errors_keep_their_traceback() -> None:
+def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "fail", failing(FileNotFoundError("somewhere")))
     with pytest.raises(FileNotFoundError):
-        program.perform(failing(FileNotFoundError("somewhere")), {})
+        program.run(["fail"])
 
 
-def test_a_result_is_printed_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_printed_before_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def then() -> None:
         raise UsageError("it failed")
 
     one = Verb(
         name="x", function=lambda _: Result(text="a text", then=then), options=Options, example=""
     )
-    assert program.perform(one, {}) == 2
+    monkeypatch.setitem(VERBS, "x", one)
+    assert program.run(["x"]) == 2
     assert capsys.readouterr() == ("a text\n", "error: it failed\n")
 
 

@@ -16,7 +16,6 @@ import pytest
 from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, invoke, stored
 from torch_images.build import built
 from torch_images.cli import verb
-from torch_images.errors import UsageError
 from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
@@ -27,14 +26,11 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.maintain.gc import (
     Item,
-    Limits,
     abandoned,
     cache,
     images,
     leftovers,
     own_steps,
-    parse_age,
-    parse_size,
     remove,
     staying,
     surplus,
@@ -99,32 +95,13 @@ def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
 
 
 def test_what_is_just_within_the_limits_stays() -> None:
-    month = Limits(age=timedelta(days=30))
-    assert surplus([item("a", 1, 30)], month, NOW) == ()
-    late = Item(name="b", size=1, used=NOW - timedelta(days=30, microseconds=1))
-    assert names(surplus([late], month, NOW)) == ["b"]
+    month = NOW - timedelta(days=30)
+    assert surplus([item("a", 1, 30)], month) == ()
+    late = Item(name="b", size=1, used=month - timedelta(microseconds=1))
+    assert names(surplus([late], month)) == ["b"]
     items = [item("new", 40, 1), item("old", 10, 2)]
-    assert surplus(items, Limits(age=month.age, size=50), NOW) == ()
-    assert names(surplus(items, Limits(age=month.age, size=49), NOW)) == ["old"]
-
-
-def test_ages_and_sizes() -> None:
-    for text, hours in (("12h", 12), ("30d", 720), (" 8w ", 1344), ("0d", 0)):
-        assert parse_age(text) == timedelta(hours=hours)
-    for text, size in (("", 0), ("50GB", 50 * 10**9), ("500 mb", 5 * 10**8), ("7", 7)):
-        assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        *((parse_age, t) for t in ("", "30", "-1d", "\u00b2d")),
-        *((parse_size, t) for t in ("GB", "1.5GB", "1GiB", "9" * 16)),
-    ],
-)
-def test_what_is_neither(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(UsageError, match="give one like"):
-        parse(text)
+    assert surplus(items, month, 50) == ()
+    assert names(surplus(items, month, 49)) == ["old"]
 
 
 @pytest.fixture
@@ -150,8 +127,7 @@ def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
     ]
     used(folder / TOOL)
     used(folder / DEB)
-    limits = Limits(age=timedelta(days=1))
-    gone = surplus(cache(folder), limits, datetime.now(UTC))
+    gone = surplus(cache(folder), datetime.now(UTC) - timedelta(days=1))
     assert names(gone) == [BASE]
     assert (folder / TOOL).stat().st_mtime == 10**9
 

@@ -89,7 +89,6 @@ REFUSED = {
     "Rubin": "10.7, which Rubin has",
     "AMD Instinct MI300X": "is made by AMD; these images need an NVIDIA GPU",
     "rx 5090": "these images need an NVIDIA GPU",
-    "A6000 Ada": "there is no RTX A6000 Ada; did you mean 'RTX 6000 Ada'?",
     "g4ad.xlarge": "is made by AMD",
     "Intel Arc A770": "is made by Intel",
     "Gaudi 3": "is made by Intel",

@@ -11,7 +11,7 @@ import pytest
 
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.cli import program, publish_tasks
+from torch_images.cli import program
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -140,10 +140,10 @@ def test_the_verb_prints_a_template_and_the_command_that_sends_it(
     monkeypatch.setattr(registry, "is_public", lambda *_: False)
     monkeypatch.setenv("RUNPOD_API_KEY", "rpa_SECRET")
     monkeypatch.setenv("TORCH_IMAGES_CONFIG", str(root / "images.yaml"))
-    words = {"image": "torch-cu130:pod", "registry": "ghcr.io/me"}
-    assert program.perform(publish_tasks.runpod, words) == 2
+    words = ["runpod", "--image", "torch-cu130:pod", "--registry", "ghcr.io/me"]
+    assert program.run(words) == 2
     assert "torch-cu130:pod is not public" in capsys.readouterr().err
-    assert program.perform(publish_tasks.runpod, {**words, "credentials": "c1"}) == 0
+    assert program.run([*words, "--credentials", "c1"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["registry"] == "c1"
     assert f"--json @pod.json {config.pods.api}/templates\n" in printed.err

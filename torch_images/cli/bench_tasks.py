@@ -28,7 +28,7 @@ class Bench(Image):
     gpus: Sequence[Request] = option(
         f"GPUs to measure (default: all): {GPUS}",
         default=(),
-        parse=lambda _, words: device_requests(words),
+        type=device_requests,
     )
     select: str = option(
         "only cases that match this glob; `python scripts/bench --list` lists them", default="*"

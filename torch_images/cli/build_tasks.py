@@ -17,6 +17,7 @@ from torch_images.cli.options import (
     seconds,
     several,
 )
+from torch_images.oci.compression import Compression, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +42,10 @@ class Build(Building, DryRun, Json):
         "build cache to write, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: bool = flag("add NVIDIA's compat library, for hosts with an older driver")
-    compression: str = option(
-        "of wheel layers: fast, or small for images that are pulled often", default="fast"
+    compression: Compression = option(
+        "of wheel layers: fast, or small for images that are pulled often",
+        default=Compression.FAST,
+        type=parse,
     )
     unverified: bool = flag("skip verification; the image gets only its candidate tag")
     stale: bool = flag("build and record the images that are not tested, see docs/ledger.csv")
@@ -58,12 +61,11 @@ def build(options: Build) -> verb.Result | None:
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.oci.compression import parse
     from torch_images.pipeline.make import make
 
     config, workspace = verb.config(), verb.workspace()
     specs = choose_images(config, options.select or "*" * options.stale, options.axes)
-    how = _how(options, compression=parse(options.compression))
+    how = _how(options)
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -141,11 +143,11 @@ class Wheels(Building):
     slice: int = option(
         "stop cleanly after compiling for this long, such as 90m; the next call continues",
         default=0,
-        parse=seconds,
+        type=seconds,
     )
     share: str = option(
         "compile only one builder's part, such as 1/2, into a compile cache that builders share",
-        parse=fraction,
+        type=fraction,
     )
     output: str = option("folder for the wheels (default: dist/IMAGE)")
 

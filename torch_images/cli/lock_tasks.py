@@ -33,7 +33,7 @@ class Lock(Options):
     all: bool = flag("every lock", needs="renew")
     check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "torch: add its newer releases to images.yaml, and their locks", parse=one_of("torch")
+        "torch: add its newer releases to images.yaml, and their locks", type=one_of("torch")
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
     json: bool = flag("print every input as JSON", needs="check")

@@ -7,12 +7,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from torch_images.cli import verb
 from torch_images.cli.called import as_called, red
-from torch_images.cli.options import DryRun, Json, Options, flag, option
+from torch_images.cli.options import DryRun, Json, Options, flag, option, seconds, size
 from torch_images.errors import TorchImagesError, UsageError
 
 
@@ -145,11 +145,15 @@ def _shell_scripts() -> list[str]:
 
 
 class Gc(DryRun, Json):
-    older: str = option(
-        "remove what was not used for this long, such as 12h or 8w (default: 30d)", default="30d"
+    older: int = option(
+        "remove what was not used for this long, such as 12h or 8w (default: 30d)",
+        default=seconds("30d"),
+        type=seconds,
     )
-    keep: str = option(
-        "of the rest, keep the most recently used: this size of images, and as much cache"
+    keep: int = option(
+        "of the rest, keep the most recently used: this size of images, and as much cache",
+        default=0,
+        type=size,
     )
     images: bool = flag(
         "remove all images built here, however new, except those that containers use"
@@ -165,16 +169,16 @@ def gc(options: Gc) -> verb.Result:
     from torch_images.host.runner import Runner
     from torch_images.maintain import gc
 
-    limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
+    before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()
     namespace = verb.namespace(verb.config(damaged_ok=True), "")
     built = gc.images(workspace.cache, engine, namespace)
     items = (
         *gc.abandoned(workspace),
         *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
-        *(built if options.images else gc.surplus(built, limits, now)),
-        *gc.surplus(gc.cache(workspace.cache), limits, now),
+        *(built if options.images else gc.surplus(built, before, options.keep)),
+        *gc.surplus(gc.cache(workspace.cache), before, options.keep),
     )
     gone = []
     for item in items if options.dry_run else gc.remove(items, engine):

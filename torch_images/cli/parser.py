@@ -16,7 +16,6 @@ Verbs = Mapping[str, Verb]
 COMPLETION = """\
 _torch_images() {{ COMPREPLY=($("$1" --complete "${{COMP_WORDS[@]:1:COMP_CWORD}}")); }}
 complete -o default -F _torch_images {command}"""
-_ACTIONS = {str: "store", bool: "store_true", list: "append"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,9 +69,9 @@ def of_verb(one: Verb, *, values: bool = False) -> Parser:
     group = parser.add_argument_group("Options")
     known = _axis_values() if values else {}
     for field in one.options.fields():
-        text = as_called(field.metadata["help"]) + known.get(field.name, "")
-        action = _ACTIONS[field.metadata["kind"]]
-        group.add_argument(dashed(field.name), action=action, help=_literal(text))
+        argument = {**field.metadata["argument"]}
+        argument["help"] = _literal(as_called(argument["help"]) + known.get(field.name, ""))
+        group.add_argument(dashed(field.name), **argument)
     return parser
 
 

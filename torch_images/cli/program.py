@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.cli import parser, verb
@@ -25,16 +25,6 @@ def main() -> None:
     end_at_once()
     hide_secrets()
     raise SystemExit(run(sys.argv[1:]))
-
-
-def run(words: Sequence[str]) -> int:
-    """Run a command line. Returns the exit code; an error is one line on stderr."""
-    return _code(lambda: _run(words))
-
-
-def perform(one: verb.Verb, words: Mapping[str, Any]) -> int:
-    """Run a verb with the values of its options. Returns the exit code, as `run` does."""
-    return _code(lambda: _perform(one, words))
 
 
 def hide_secrets() -> None:
@@ -82,9 +72,10 @@ def _perform(one: verb.Verb, words: Mapping[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def _code(work: Callable[[], None]) -> int:
+def run(words: Sequence[str]) -> int:
+    """Run a command line. Returns the exit code; an error is one line on stderr."""
     try:
-        work()
+        _run(words)
         sys.stdout.flush()
     except TorchImagesError as error:
         return _failed(error)

@@ -44,7 +44,7 @@ class Push(Tag):
     retries: int = option(
         "consecutive failed attempts without progress before giving up",
         default=5,
-        parse=number(least=0),
+        type=number(least=0),
     )
 
 

@@ -14,7 +14,7 @@ class Verify(Image, Json):
     gpus: Sequence[Request] = option(
         f"also run the checks that need a GPU, on these: {GPUS}",
         default=(),
-        parse=lambda _, words: device_requests(words),
+        type=device_requests,
     )
     record: bool = flag("if all checks pass, record it in docs/ledger.csv", needs="gpus")
     no_cache: bool = flag(

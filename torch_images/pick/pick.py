@@ -34,9 +34,7 @@ class Suggestion:
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
     compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
-    words whether the image was built and verified, `built` whether ever, `tested` whether from the
-    inputs of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU,
-    or "".
+    words whether the image was built and verified. `limits`: what fails on this GPU, or "".
     """
 
     works: bool
@@ -49,9 +47,6 @@ class Suggestion:
     torch: str = ""
     limits: str = ""
     proof: str = ""
-    tested: bool = False
-    built: bool = False
-    listed: bool = True
 
 
 def pick(
@@ -85,27 +80,23 @@ def pick(
         judged.append((_choose(config, gpu, own, state), verdict))
         plain = judge(spec.cuda, gpu, driver)
         judged += [(spec, plain)] if plain.works else []
-    suggestions = []
-    for spec, verdict in judged:
-        current = state(spec)
-        suggestion = replace(
+
+    def order(pair: tuple[ImageSpec, Suggestion]) -> tuple[bool | int, ...]:
+        spec, verdict = pair
+        listed, known = of_the_project(config, spec), state(spec)
+        return not verdict.works, not known.built, not listed, verdict.rank, not known.tested
+
+    return tuple(
+        replace(
             verdict,
             image=name(config, spec, namespace),
             local=f"{spec.repository}:{short(config, spec)}",
             id=spec.id,
             torch=spec.torch,
             limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
-            proof=current.words,
-            tested=current.tested,
-            built=current.built,
-            listed=of_the_project(config, spec),
+            proof=state(spec).words,
         )
-        suggestions.append(suggestion)
-    return tuple(
-        sorted(
-            suggestions,
-            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
-        )
+        for spec, verdict in sorted(judged, key=order)
     )
 
 
