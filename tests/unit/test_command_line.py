@@ -51,7 +51,6 @@ lock --renew --all --select x
 lock --check --upgrade torch
 lock --upgrade torch --select x
 lock --upgrade torhc
-test --all --fast
 build --stale --json
 build --source fork --jobs=-1
 build --torch-source .
@@ -94,28 +93,6 @@ def test_examples_can_be_read(name: str) -> None:
     first, *words = shlex.split(VERBS[name].example)
     assert first == name
     VERBS[name].options.of(parse(VERBS, name, words))
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("rep", ["reproduce"]),
-        ("pick --dr", ["--driver"]),
-        ("--config x build --vari", ["--variant"]),
-    ],
-)
-def test_completion(root: Path, typed: str, offered: list[str]) -> None:
-    script = f"{invoke(root, '--print-completion-script', 'bash', name=INV).stdout}"
-    words = shlex.split(typed)
-    script += (
-        "inv() { shift; printf '%s\\n' \"$@\"; }\n"
-        f"COMP_WORDS=(inv {typed}); COMP_CWORD={len(words)}\n"
-        '_torch_images inv; echo "${COMPREPLY[@]}"; complete -p ./inv'
-    )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    asked, registered = done.stdout.splitlines()
-    assert (asked.split(), "_torch_images" in registered) == (words, True)
-    assert invoke(root, "--complete", *words).stdout.split() == offered
 
 
 @pytest.mark.parametrize("start", [["-m", "torch_images"], ["-m", "invoke"]])
@@ -161,7 +138,7 @@ def test_an_error_is_one_line_and_a_code(
 ) -> None:
     import torch_images.host.engine  # noqa: F401  as each verb that needs an engine
 
-    monkeypatch.setitem(VERBS, "fail", failing(error))
+    monkeypatch.setattr(program, "VERBS", {"fail": failing(error)})
     assert program.run(["fail"]) == code
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
@@ -169,7 +146,7 @@ def test_an_error_is_one_line_and_a_code(
 
 
 def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "fail", failing(FileNotFoundError("somewhere")))
+    monkeypatch.setattr(program, "VERBS", {"fail": failing(FileNotFoundError("somewhere"))})
     with pytest.raises(FileNotFoundError):
         program.run(["fail"])
 
@@ -183,7 +160,7 @@ def test_a_result_is_printed_before_its_error(
     one = Verb(
         name="x", function=lambda _: Result(text="a text", then=then), options=Options, example=""
     )
-    monkeypatch.setitem(VERBS, "x", one)
+    monkeypatch.setattr(program, "VERBS", {"x": one})
     assert program.run(["x"]) == 2
     assert capsys.readouterr() == ("a text\n", "error: it failed\n")
 

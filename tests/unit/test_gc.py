@@ -323,7 +323,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("TMPDIR", str(folder))
     for name, value in (("engine", engine), ("workspace", workspace)):
         monkeypatch.setattr(verb, name, lambda value=value: value)
-    monkeypatch.setattr("torch_images.host.runner.Runner", lambda: run)
+    monkeypatch.setattr("torch_images.cli.maintenance_tasks.Runner", lambda: run)
 
     def gc(*words: str) -> str:
         done = invoke(verb.ROOT, "gc", *words)

@@ -8,16 +8,18 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
 from torch_images.cli.options import GPUS, Image, Json, option, word
-from torch_images.errors import UsageError
+from torch_images.errors import CommandError, EngineError, TorchImagesError, UsageError
+from torch_images.host import outputs
+from torch_images.host.container import RunningContainer
 from torch_images.host.gpus import Request, device_requests
-
-if TYPE_CHECKING:
-    from torch_images.host.container import RunningContainer
+from torch_images.host.runner import Runner
+from torch_images.project import PACKAGE
+from torch_images.verify.identify import identify
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
@@ -42,11 +44,6 @@ class Bench(Image):
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
 def bench(options: Bench) -> verb.Result:
     """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
-    from torch_images.errors import CommandError, TorchImagesError
-    from torch_images.host import outputs
-    from torch_images.host.runner import Runner
-    from torch_images.verify.identify import identify
-
     _need("matplotlib")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
@@ -94,8 +91,6 @@ def bench_compare(options: BenchCompare) -> verb.Result:
 
 def _need(package: str) -> None:
     """Raise UsageError if a package that only benchmarks need is not installed."""
-    from importlib.util import find_spec
-
     if not find_spec(package):
         raise UsageError(
             f"plots and comparisons of benchmarks need {package}, which is not installed",
@@ -105,9 +100,6 @@ def _need(package: str) -> None:
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:
     """Save the partial results of an interrupted benchmark beside earlier files; print the path."""
-    from torch_images.errors import EngineError
-    from torch_images.host import outputs
-
     with contextlib.suppress(EngineError):  # no file before the first case ends
         partial, target = container.read(f"{_INSIDE}.part"), folder / f"{RESULT}.part"
         with outputs.saying(folder):
@@ -128,8 +120,6 @@ def _write(result: bytes, folder: Path) -> None:
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
     """
-    from torch_images.host import outputs
-
     references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
     path = outputs.claim(folder)
     with outputs.saying(folder):
@@ -145,10 +135,6 @@ def _write(result: bytes, folder: Path) -> None:
 
 def _reporter(*words: str) -> str:
     """Run bench_program.py. Returns its output; raises UsageError with its last line."""
-    from torch_images.errors import CommandError
-    from torch_images.host.runner import Runner
-    from torch_images.project import PACKAGE
-
     program = str(verb.ROOT / "scripts" / "bench_report" / "bench_program.py")
     env = {"PYTHONPATH": str(PACKAGE.parent)}
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Annotated
 
@@ -37,13 +36,6 @@ def _release(text: str) -> str:
     if version.local:
         raise Wrong("names a local version", f"write {version.public}")
     return str(version)
-
-
-def _ordered(releases: tuple[str, ...]) -> tuple[str, ...]:
-    for place, (before, text) in enumerate(itertools.pairwise(releases)):
-        if Version(text) <= Version(before):
-            raise Wrong(f"does not come after {before}", "list the oldest first", at=(place + 1,))
-    return releases
 
 
 def _wheel_name(text: str) -> str:
@@ -87,7 +79,6 @@ Registry = Annotated[
 _URL_REST = rf"://{_HOST}(?::[0-9]+)?(?:/(?:(?!\.{{1,2}}(?:/|$))[A-Za-z0-9._~-]+(?:/|$))*)?"
 _BARE = AfterValidator(lambda url: url.rstrip("/"))
 Url = Annotated[str, matches(rf"https?{_URL_REST}", "an http or https URL"), _BARE]
-SecureUrl = Annotated[str, matches(f"https{_URL_REST}", "an https URL"), _BARE]
 Folder = Annotated[
     str, matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'")
 ]
@@ -132,5 +123,5 @@ PlatformName = Annotated[str, choice("a platform", [each.name for each in PLATFO
 HostPlatform = Annotated[Platform, As(PlatformName, find)]
 # A public version such as "2.11.0", in PEP 440's normal form and valid in tags.
 Pin = Annotated[str, AfterValidator(_release)]
-Pins = Annotated[tuple[Pin, ...], AfterValidator(_ordered)]
+Pins = tuple[Pin, ...]
 Requirements = tuple[Annotated[str, AfterValidator(_requirement)], ...]

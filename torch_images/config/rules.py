@@ -69,15 +69,10 @@ def _sources(config: Config) -> Iterator[Problem]:
 
 
 def _extras(config: Config) -> Iterator[Problem]:
-    names = [extra.name for extra in config.extras]
     for extra in config.extras:
         path = ("extras", extra.name)
         if bool(extra.wheels) == bool(extra.pins):
             yield Problem(path, "must have either wheels or pins")
-        for other, _ in extra.conflicts:
-            if other not in names:
-                at = (*path, "conflicts", other, "")
-                yield Problem(at, "is an unknown extra", suggest(other, names))
 
 
 def _variants(config: Config) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ class Tree(Section):
     `version`: from the tree's own files, such as "2.12.0a0".
     """
 
-    repository: fields.SecureUrl
+    repository: fields.Url
     commit: fields.Commit
     version: fields.Pin
 

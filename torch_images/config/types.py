@@ -204,7 +204,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
 
     registry: fields.Registry
     owner: fields.Owner
-    homepage: fields.SecureUrl
+    homepage: fields.Url
     architectures: Annotated[tuple[Architecture, ...], FILLED, NAMED, listed("arch")]
     other_gpus: Annotated[
         tuple[tuple[Capability, tuple[str, ...]], ...], pairs(fields.Arch, _Names)

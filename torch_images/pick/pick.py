@@ -26,6 +26,8 @@ from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
 from torch_images.verify.ledger import State
 
+_OTHER = ("image", "local", "id", "torch", "works", "proof")  # what an answer has of each other one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
@@ -143,11 +145,6 @@ def _choose(
     """
     whole, architecture = choose(config, **axes), gpu.architecture
     if architecture not in whole.architectures:
-        older = choose(config, **axes, arch=architecture.name)
-        if older.release.facts or axes.get("torch"):
-            return older
-        # That release was not inspected, so use the reason of the newest one.
-        axes = {**axes, "torch": whole.release.version}
         return choose(config, **axes, arch=architecture.name)
     with contextlib.suppress(UsageError):  # its code may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)
@@ -273,17 +270,9 @@ def answer(
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
-            {
-                "image": s.image,
-                "local": s.local,
-                "id": s.id,
-                "torch": s.torch,
-                "works": s.works,
-                "why": s.reason,
-                "proof": s.proof,
-            }
-            for s in suggestions
-            if s is not best
+            {**{key: getattr(one, key) for key in _OTHER}, "why": one.reason}
+            for one in suggestions
+            if one is not best
         ],
     }
 
