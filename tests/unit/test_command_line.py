@@ -96,7 +96,7 @@ def test_examples_can_be_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("start", [["-m", "torch_images"], ["-m", "invoke"]])
-def test_processes_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
+def test_inv_and_invoke_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
     """On a terminal of ASCII; plain Invoke has tasks of the same options."""
     words = [sys.executable, *start, "render", IMAGE, "--output", f"{tmp_path}/é"]
     env = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}

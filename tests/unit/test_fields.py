@@ -32,7 +32,7 @@ from torch_images.config import fields
         (fields.Requirements, [["a; os_name=='x'"], ["torch"], ["a @ https://x/y.whl"], ["a =="]]),
     ],
 )
-def test_refused_values(kind: Any, texts: list[object]) -> None:
+def test_field_refuses_value(kind: Any, texts: list[object]) -> None:
     for text in texts:
         with pytest.raises(ValidationError):
             TypeAdapter(kind).validate_python(text)

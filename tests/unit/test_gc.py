@@ -94,7 +94,7 @@ def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
     assert own_steps(records) == {"last", "top", "mid"}
 
 
-def test_what_is_just_within_the_limits_stays() -> None:
+def test_surplus_at_its_limits() -> None:
     month = NOW - timedelta(days=30)
     assert surplus([item("a", 1, 30)], month) == ()
     late = Item(name="b", size=1, used=month - timedelta(microseconds=1))
@@ -119,7 +119,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
+def test_cache_items_by_last_use(folder: Path) -> None:
     assert [(i.name, i.size) for i in cache(folder)] == [
         (BASE, 10),
         (DEB, 5),
@@ -140,14 +140,14 @@ def test_other_files_in_the_cache_stay(folder: Path) -> None:
     assert names(cache(folder)) == [BASE, DEB, TOOL]
 
 
-def test_what_is_being_made_stays(folder: Path) -> None:
+def test_cache_item_in_creation_stays(folder: Path) -> None:
     with (folder / f"{BASE}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
     assert (folder / BASE / "file").exists()
 
 
-def test_the_faster_process_wins(tmp_path: Path) -> None:
+def test_remove_by_two_processes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -160,7 +160,7 @@ def test_the_faster_process_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", Part)
-def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
+def test_partial_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
     """It stayed for --older, a month: some GB of a wheel."""
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     (tmp_path / part).mkdir()
@@ -181,7 +181,7 @@ def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, pa
 HALF = ".bookworm-abcd_123"
 
 
-def test_what_a_killed_process_left_goes_at_once(
+def test_scratch_of_a_killed_process_goes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it was made; what a living one makes stays, however old it looks."""

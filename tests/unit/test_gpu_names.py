@@ -70,7 +70,7 @@ SPELLINGS = {
     ("written", "wanted"),
     [(one, name) for name, several in SPELLINGS.items() for one in several.split("|")],
 )
-def test_spellings(real: Config, written: str, wanted: str) -> None:
+def test_find_spellings(real: Config, written: str, wanted: str) -> None:
     found = find_gpu(real, written)
     assert f"{found.name} {found.capability}" == wanted
     assert found.capability.runs(found.architecture.capability)
@@ -105,13 +105,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("written", "text"), REFUSED.items())
-def test_what_names_no_gpu_of_ours(real: Config, written: str, text: str) -> None:
+def test_find_refuses_other_names(real: Config, written: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu(real, written)
     assert text in str(caught.value)
 
 
-def test_every_listed_name_is_found(real: Config) -> None:
+def test_find_every_listed_name(real: Config) -> None:
     """As it is, as nvidia-smi writes it and with a count; none is hidden by another one."""
     for architecture in real.architectures:
         for name in (*architecture.gpus, *architecture.geforce):
@@ -143,7 +143,7 @@ def test_the_list_has_every_name(real: Config) -> None:
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[a-z]{0,4}[ _-]?[0-9]{1,4}[a-z ]{0,6}[x*]?[0-9]?"))
-def test_any_name_is_a_gpu_or_an_error(real: Config, name: str) -> None:
+def test_find_of_any_text(real: Config, name: str) -> None:
     try:
         found = find_gpu(real, name)
     except UsageError as error:

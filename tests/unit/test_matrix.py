@@ -78,13 +78,13 @@ def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
         ("cu130-sm120-torch2.14.0-trixie-vllm", "vllm cannot be built: "),
     ],
 )
-def test_what_is_no_identifier(identifier: str, reason: str) -> None:
+def test_choose_id_refuses_text(identifier: str, reason: str) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
         choose_id(CONFIG, identifier)
 
 
 @given(st.text("cu130-sm9_torchundweh.lbkixa", max_size=60))
-def test_any_text_is_an_identifier_or_refused(text: str) -> None:
+def test_choose_id_of_any_text(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert choose_id(CONFIG, text).id == text
 
@@ -100,7 +100,9 @@ def test_any_text_is_an_identifier_or_refused(text: str) -> None:
         ({"variant": "vllm", "arch": "12.0", "torch": "2.14.0"}, "have code for 8.0, 9.0 only"),
     ],
 )
-def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str) -> None:
+def test_choose_refuses_axes_with_advice(
+    config: Config, axes: dict[str, str], expected: str
+) -> None:
     assert expected in complaint(config, **axes)
 
 
@@ -126,7 +128,7 @@ def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
         ({"source": "fork", "torch": "2.12.0a0"}, "2.12.0a0"),
     ],
 )
-def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
+def test_choose_torch(config: Config, axes: dict[str, str], torch: str) -> None:
     spec = choose(config, **axes, platform="linux/amd64")
     assert spec.torch == torch
     assert choose_id(config, spec.id) == spec
@@ -146,7 +148,7 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
         ({"torch": "2.14.0"}, "CUDA 13.0 has no torch '2.14.0'; variant vllm has it"),
     ],
 )
-def test_a_torch_that_an_image_cannot_have(
+def test_choose_refuses_torch_with_advice(
     config: Config, axes: dict[str, str], expected: str
 ) -> None:
     assert expected in complaint(config, **axes, platform="linux/amd64")
@@ -189,7 +191,7 @@ def listed(config: Config, **values: tuple[str, ...]) -> tuple[ImageSpec, ...]:
     return matrix(replace(config, catalogue=(Row(**values),)))
 
 
-def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> None:
+def test_matrix_defaults_of_a_row(config: Config) -> None:
     """The base is that of the CUDA version which the row names, not of the default one."""
     assert {spec.base.name for spec in listed(config, cuda=("12.8",))} == {"bookworm"}
     each = listed(config, torch=("each",), base=("bookworm",))
@@ -203,7 +205,7 @@ def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> Non
         listed(config, cuda=("12.88",))
 
 
-def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
+def test_choose_images_takes_a_glob_or_axes(config: Config) -> None:
     named = {"cuda": "13.0", "arch": "9.0", "base": ""}
     assert choose_images(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
     pattern = "cu1??-sm90-*"

@@ -32,7 +32,7 @@ class Every(Options):
     dry_run: bool = flag("change nothing", needs="image")
 
 
-def test_words_become_one_object() -> None:
+def test_options_of_values() -> None:
     words = {"image": "x", "count": 4, "mirror": ["a", "b"], "dry_run": True}
     assert asdict(Every.of(words)) == {**words, "list": False}
     bare = {"image": "", "count": 3, "mirror": (), "dry_run": False, "list": True}
@@ -45,11 +45,11 @@ def test_words_become_one_object() -> None:
 @pytest.mark.parametrize(
     "line", ["H100 570", "--gpu H100 570", "H100 --driver 570", "--driver=570 H100"]
 )
-def test_words_go_to_what_no_option_gives(line: str) -> None:
+def test_parse_positional_words(line: str) -> None:
     assert parse(VERBS, "pick", line.split()) == {"gpu": "H100", "driver": "570"}
 
 
-def test_values_of_options() -> None:
+def test_parse_types_of_options() -> None:
     def read(line: str) -> Any:
         name, *words = line.split()
         return VERBS[name].options.of(parse(VERBS, name, words))

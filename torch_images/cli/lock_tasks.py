@@ -194,21 +194,21 @@ def _side_by_side(
     """
     done = itertools.count(1)
 
-    def one(item: LockRequest) -> tuple[T] | None:
-        began, result = time.monotonic(), None
+    def one(item: LockRequest) -> list[T]:
+        began = time.monotonic()
         try:
-            result = (work(item),)
+            return [work(item)]
         except TorchImagesError as error:
             verb.complain(item.name, error)
             errors.append(error)
-        took = f"{time.monotonic() - began:.1f} s"
-        verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
-        return result
+            return []
+        finally:
+            took = f"{time.monotonic() - began:.1f} s"
+            verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
 
     with workers(at_once) as pool:
-        for result in pool.map(one, items):
-            if result:
-                yield result[0]
+        for results in pool.map(one, items):
+            yield from results
 
 
 def _upgrade(options: Lock) -> verb.Result:

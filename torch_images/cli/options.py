@@ -103,7 +103,7 @@ class Options:
 
     @classmethod
     def words(cls) -> Sequence[str]:
-        """The names of those that are required."""
+        """The names of the required options."""
         return [one.name for one in cls.fields() if one.metadata["required"]]
 
 

@@ -116,7 +116,7 @@ def workspace() -> Workspace:
         cache=default_cache(),
         network=detect(os.environ),
         locks=project.locks_folder(ROOT),
-        made=project.made_in(ROOT),
+        made=project.output_root(ROOT),
     )
 
 

@@ -63,9 +63,8 @@ def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSp
     `platform` is their platform, or ALL; "" is this machine's own, and any that a glob ends in,
     such as "*-arm64". Raises UsageError if no image matches.
     """
-    own = None if platform == ALL else default_platform(config)
-    if platform not in ("", ALL):
-        own = value("platform", config.platforms, platform)
+    named = platform or default_platform(config).name
+    own = None if platform == ALL else value("platform", config.platforms, named)
 
     def fits(spec: ImageSpec, glob: str) -> bool:
         by_suffix = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)

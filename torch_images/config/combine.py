@@ -14,15 +14,7 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.release import Release
-from torch_images.config.types import (
-    WITH,
-    WITHOUT,
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-)
+from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import Platform, native
 
@@ -32,8 +24,8 @@ def releases(
 ) -> tuple[Release, ...]:
     """The releases of torch that images of a source and a variant can have, the newest first.
 
-    These are the CUDA version's, and those that extras of the variant add. For a compiled source it
-    is the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
+    These are the CUDA version's and those of the variant's extras. For a compiled source it is
+    the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
     """
     if source.compiled:
         names = [torch for version, torch in source.beside if version == cuda.version]

@@ -58,24 +58,10 @@ class Cuda(Section, keys={"version": NAME}):
     torch: Pins = ()
     base: Annotated[str, known("base")]
     indexes: Annotated[tuple[Index, ...], FILLED] = ()
-    toolkit: Annotated[
-        tuple[
-            Annotated[str, matches(r"[a-z][a-z-]{0,30}", "a part of cuda-toolkit like nvcc")], ...
-        ],
-        FILLED,
-    ] = ()
+    toolkit: Annotated[tuple[str, ...], FILLED] = ()
     release: str = ""
-    archives: Annotated[
-        tuple[Annotated[str, matches(r"[a-z][a-z0-9_]+", "the name of an archive of CUDA's")], ...],
-        FILLED,
-    ] = ()
-    nvcc_flags: Annotated[
-        str,
-        matches(
-            r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*",
-            "a row of flags like -compress-mode=size",
-        ),
-    ] = ""
+    archives: Annotated[tuple[str, ...], FILLED] = ()
+    nvcc_flags: str = ""
     compat: Annotated[tuple[Annotated[int, As(Branch, int)], ...], FILLED] = ()
 
     @property

@@ -10,16 +10,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from torch_images.arch import Capability
 from torch_images.config import fields
 from torch_images.config.release import Release
-from torch_images.config.schema import (
-    FILLED,
-    NAME,
-    Section,
-    entry,
-    kept,
-    known,
-    matches,
-    pairs,
-)
+from torch_images.config.schema import FILLED, NAME, Section, entry, kept, known, matches, pairs
 
 
 def _for_all(value: Any, info: ValidationInfo) -> Any:

@@ -38,12 +38,6 @@ def _release(text: str) -> str:
     return str(version)
 
 
-def _wheel_name(text: str) -> str:
-    if canonicalize_name(text) != text:
-        raise Wrong("is not the name of a wheel", f"write {canonicalize_name(text)}")
-    return text
-
-
 def _requirement(text: str) -> str:
     """A requirement: PEP 508 without URL and marker."""
     try:
@@ -101,18 +95,14 @@ Glob = Annotated[
 DebianPackage = Annotated[
     str, matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package")
 ]
-WheelName = Annotated[str, AfterValidator(_wheel_name), matches(_LOWER, "the name of a wheel")]
+WheelName = Annotated[
+    str, matches(r"[a-z0-9]+(?:-[a-z0-9]+)*", "the normalised name of a wheel, such as sym-py")
+]
 Branch = Annotated[str, matches(r"[1-9][0-9]{2}", "a driver branch like 580")]
 CudaVersion = Annotated[str, matches(r"[1-9][0-9]?\.[0-9]", "a CUDA version like 12.8 or 13.0")]
 CudaName = Annotated[str, known("cuda")]
 Pairs = tuple[tuple[str, str], ...]
 Variable = Annotated[str, matches(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable")]
-# The name of a build option, which becomes a variable of its environment. A check before compiling
-# ensures that the tree reads it: scripts/image/source/options.py.
-Option = Annotated[
-    str,
-    matches(r"[A-Za-z][A-Za-z0-9_]{1,99}", "the name of an option", "write one such as USE_NCCL"),
-]
 Commit = Annotated[str, matches(COMMIT.pattern, "a full commit of 40 hexadecimal digits")]
 Served = Annotated[str, matches(r"[1-9][0-9]{0,4}/(?:http|tcp)", "a port like 22/tcp or 8888/http")]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from torch_images.config.extras import Variant
 from torch_images.config.release import Release
-from torch_images.config.types import (
-    WITH,
-    WITHOUT,
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-)
+from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
 from torch_images.platforms import AMD64, Platform
 
 LATEST, COMPAT = "latest", "compat"
@@ -88,8 +80,8 @@ class ImageSpec:
             return ()
         loaded = facts.arches
         if not self.whole:
-            wanted = (a.capability for a in self.architectures)
-            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in wanted})
+            served = (a.capability for a in self.architectures)
+            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in served})
         return tuple(code.sm.replace("sm", "sm_") for code in sorted(loaded))
 
     @property

@@ -14,15 +14,7 @@ from pydantic import AfterValidator, Field
 
 from torch_images.arch import Capability
 from torch_images.config import fields
-from torch_images.config.axes import (
-    AXES,
-    WITH,
-    WITHOUT,
-    Exclude,
-    Row,
-    SourceName,
-    VariantName,
-)
+from torch_images.config.axes import AXES, WITH, WITHOUT, Exclude, Row, SourceName, VariantName
 from torch_images.config.cuda import Compat, Cuda, with_indexes
 from torch_images.config.extras import Extra, Variant
 from torch_images.config.release import Facts, Release

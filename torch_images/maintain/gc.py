@@ -29,7 +29,6 @@ from torch_images.verify.reproduce import original
 
 # Names in the cache end in a hash. The folder is the user's choice, and may contain other files.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
-_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download in progress
 # Names of images that are being built, and of parent images.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
@@ -153,6 +152,9 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     cache = workspace.cache
     parts = tuple(cache / part for part in Part)
     scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
+    downloads = chain.from_iterable(sorted(part.glob(".partial-????????")) for part in parts)
+    latest = datetime.now(UTC) - RUNNING
+    partial = [path for path in downloads if _time(path.lstat().st_mtime) < latest]
     return tuple(
         Item(
             name=str(path),
@@ -160,19 +162,8 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
             used=_time(path.stat().st_mtime),
             path=path,
         )
-        for path in (*chain.from_iterable(scratches), *_partial(parts))
+        for path in (*chain.from_iterable(scratches), *partial)
     )
-
-
-def _partial(parts: Iterable[Path]) -> list[Path]:
-    """Downloads that are too old for a running build."""
-    paths = (path for part in parts for path in sorted(part.glob(".partial-*")))
-    latest = datetime.now(UTC) - RUNNING
-    return [
-        path
-        for path in paths
-        if _PARTIAL.fullmatch(path.name) and _time(path.lstat().st_mtime) < latest
-    ]
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
@@ -207,12 +198,12 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     parents = {record.id: record.parents for record in records}
 
     def with_parents(ids: Iterable[str]) -> set[str]:
-        found, left = set[str](), [*ids]
+        known, left = set[str](), [*ids]
         while left:
-            if (one := left.pop()) not in found:
-                found.add(one)
+            if (one := left.pop()) not in known:
+                known.add(one)
                 left += parents.get(one, ())
-        return found
+        return known
 
     steps = {record.id: record.step for record in records if record.step}
     ours = {name for name, step in steps.items() if _STEP.search(step)}

@@ -78,7 +78,7 @@ def pick(
         if not verdict.compat:
             judged.append((spec, verdict))
             continue
-        own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
+        own = {**axes, "cuda": spec.cuda.version, "compat": WITH, "platform": platform.name}
         judged.append((_choose(config, gpu, own, state), verdict))
         plain = judge(spec.cuda, gpu, driver)
         judged += [(spec, plain)] if plain.works else []
@@ -121,17 +121,13 @@ def choose_for_gpu(
         if gpu.architecture.capability not in cuda.targets:
             continue
         try:
-            specs.append(_choose(config, gpu, _axes(axes, cuda, platform), state))
+            own = {**axes, "cuda": cuda.version, "platform": platform.name}
+            specs.append(_choose(config, gpu, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
         raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
     return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
-
-
-def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str]:
-    """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
-    return {**axes, "cuda": cuda.version, "platform": platform.name}
 
 
 def _choose(
