@@ -62,10 +62,10 @@ def _sources(config: Config) -> Iterator[Problem]:
     releases = {cuda.version: cuda.torch for cuda in config.cudas}
     for source in config.sources:
         for version, torch in source.beside:
-            if torch not in releases[version]:
-                at, hint = ("sources", source.name, "beside", version), releases[version]
-                text = f"is not a torch of CUDA {version}"
-                yield Problem(at, text, suggest(torch, hint))
+            known = releases[version]
+            if torch not in known:
+                path = ("sources", source.name, "beside", version)
+                yield Problem(path, f"is not a torch of CUDA {version}", suggest(torch, known))
 
 
 def _extras(config: Config) -> Iterator[Problem]:

@@ -191,7 +191,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     `platforms`: the platforms of images.
     `companions`: extras whose pins every image's pip keeps to.
     `facts`: facts about releases of torch from `invoke lock`; not a section of the file.
-    The other fields are the sections of the file, in its order.
+    The other fields are the sections of the file. A field may name entries of those before it.
     """
 
     registry: fields.Registry
