@@ -141,6 +141,11 @@ def _choose(
     """
     whole, architecture = choose(config, **axes), gpu.architecture
     if architecture not in whole.architectures:
+        older = choose(config, **axes, arch=architecture.name)
+        if older.release.facts or axes.get("torch"):
+            return older
+        # That release was not inspected, so use the reason of the newest one.
+        axes = {**axes, "torch": whole.release.version}
         return choose(config, **axes, arch=architecture.name)
     with contextlib.suppress(UsageError):  # its code may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)
