@@ -213,11 +213,17 @@ def _side_by_side(
 
 def _upgrade(options: Lock) -> verb.Result:
     """Bring newer releases of torch into images.yaml, and add their locks."""
-    plans, notes = _plans(verb.config(damaged_ok=True))
+    current = verb.config(damaged_ok=True)
+    plans, notes = _plans(current)
     if options.dry_run or not plans:
         lines = [*(one.sentence for one in plans), *notes]
         return verb.Result(text="\n".join(lines) or "torch: nothing is newer")
-    return _write(lambda config, locks: _lacking(config, "", locks), plans=plans, notes=notes)
+    known = {item.name for item in inputs(current)}
+
+    def added(config: Config, locks: Path) -> Sequence[LockRequest]:
+        return [item for item in _lacking(config, "", locks) if item.name not in known]
+
+    return _write(added, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
