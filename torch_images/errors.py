@@ -111,8 +111,6 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
-    begun = [name for name in names if name.startswith(f"{word}.")]  # 13: 13.0 before 13.2
-    near = [*begun, *(name for name in near if name not in begun)][:_NEAREST]
     guess = f"did you mean '{near[0]}'? " if near else ""
     if len(names) <= _LISTED:
         return f"{guess}known: {', '.join(names) or 'none'}"

@@ -22,7 +22,7 @@ def is_clone(root: Path) -> bool:
     return root != PACKED
 
 
-def made_in(root: Path) -> Path:
+def output_root(root: Path) -> Path:
     """The folder above `build` and `dist`: the clone, else the current folder."""
     return root if is_clone(root) else Path.cwd()
 

@@ -62,7 +62,7 @@ def picked(config: Config, compat: answers.Compat) -> Callable[[str, str, str], 
     return ask
 
 
-def test_every_row_is_what_pick_says(
+def test_rows_agree_with_pick(
     rows: list[Row], config: Config, picked: Callable[[str, str, str], Answer]
 ) -> None:
     """Of a branch, for its first driver and its last; also of drivers before and after all."""
@@ -76,11 +76,11 @@ def test_every_row_is_what_pick_says(
                 assert picked(gpu, driver, platform) == wanted, (gpu, driver, platform)
 
 
-def test_every_question_has_one_row(
+def test_one_row_for_each_gpu_platform_and_branch(
     rows: list[Row], config: Config, compat: answers.Compat
 ) -> None:
     named = {name for a in config.architectures for name in (*a.gpus, *a.geforce)}
-    named |= {name for other in config.other_gpus for name in other.names}
+    named |= {name for _, names in config.other_gpus for name in names}
     assert named == {name for row in rows for name in row.gpus}
     branches = (OLDER, *answers.branches(config, compat), NEWER)
     for name, platform, branch in itertools.product(named, config.names("platform"), branches):
@@ -103,8 +103,8 @@ def test_the_branches_are_those_of_hosts_and_libraries(
     assert {"470", "525", "595", "610", "615", "620"} <= {*answers.branches(config, compat)}
 
 
-def test_a_platform_without_images_is_said(config: Config, compat: answers.Compat) -> None:
-    rows = tuple(row for row in config.catalogue if "platform" not in dict(row.values))
+def test_rows_of_a_platform_without_images(config: Config, compat: answers.Compat) -> None:
+    rows = tuple(row for row in config.catalogue if not row.platform)
     amd64 = replace(config, platforms=(AMD64,), catalogue=rows)
     found = answers.rows(amd64, compat, namespace="x/y", state=proof)
     [row] = [row for row in found if row.platform == ARM64.name and "GH200" in row.gpus]

@@ -46,7 +46,10 @@ from torch_images.host.workers import workers
 def say(text):
     os.write(1, f"{text}\\n".encode())
 """
-RUN = "sys.exit(program.perform(verb.verb(Options, example='')(work), {}))\n"
+RUN = """
+program.VERBS = {"work": verb.verb(Options, example="")(work)}
+sys.exit(program.run(["work"]))
+"""
 
 PACKING = """\
 from torch_images.host.network import Network

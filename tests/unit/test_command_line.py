@@ -51,7 +51,6 @@ lock --renew --all --select x
 lock --check --upgrade torch
 lock --upgrade torch --select x
 lock --upgrade torhc
-test --all --fast
 build --stale --json
 build --source fork --jobs=-1
 build --torch-source .
@@ -59,6 +58,8 @@ build --progress fancy
 wheels --source wheel
 wheels --slice 90
 wheels --share 3/2
+gc --older 30
+gc --keep 1.5GB
 wheels --slice 1h --no-cache
 push x --retries ٣
 bench x --gpus ²
@@ -94,30 +95,8 @@ def test_examples_can_be_read(name: str) -> None:
     VERBS[name].options.of(parse(VERBS, name, words))
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("rep", ["reproduce"]),
-        ("pick --dr", ["--driver"]),
-        ("--config x build --vari", ["--variant"]),
-    ],
-)
-def test_completion(root: Path, typed: str, offered: list[str]) -> None:
-    script = f"{invoke(root, '--print-completion-script', 'bash', name=INV).stdout}"
-    words = shlex.split(typed)
-    script += (
-        "inv() { shift; printf '%s\\n' \"$@\"; }\n"
-        f"COMP_WORDS=(inv {typed}); COMP_CWORD={len(words)}\n"
-        '_torch_images inv; echo "${COMPREPLY[@]}"; complete -p ./inv'
-    )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    asked, registered = done.stdout.splitlines()
-    assert (asked.split(), "_torch_images" in registered) == (words, True)
-    assert invoke(root, "--complete", *words).stdout.split() == offered
-
-
 @pytest.mark.parametrize("start", [["-m", "torch_images"], ["-m", "invoke"]])
-def test_processes_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
+def test_inv_and_invoke_end_alike(root: Path, tmp_path: Path, start: list[str]) -> None:
     """On a terminal of ASCII; plain Invoke has tasks of the same options."""
     words = [sys.executable, *start, "render", IMAGE, "--output", f"{tmp_path}/é"]
     env = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}
@@ -151,29 +130,38 @@ def failing(error: Exception) -> Verb:
     ],
 )
 def test_an_error_is_one_line_and_a_code(
-    error: Exception, code: int, noun: str, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    code: int,
+    noun: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import torch_images.host.engine  # noqa: F401  as each verb that needs an engine
 
-    assert program.perform(failing(error), {}) == code
+    monkeypatch.setattr(program, "VERBS", {"fail": failing(error)})
+    assert program.run(["fail"]) == code
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert noun in shown.err
 
 
-def test_other_errors_keep_their_traceback() -> None:
+def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "VERBS", {"fail": failing(FileNotFoundError("somewhere"))})
     with pytest.raises(FileNotFoundError):
-        program.perform(failing(FileNotFoundError("somewhere")), {})
+        program.run(["fail"])
 
 
-def test_a_result_is_printed_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_printed_before_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def then() -> None:
         raise UsageError("it failed")
 
     one = Verb(
         name="x", function=lambda _: Result(text="a text", then=then), options=Options, example=""
     )
-    assert program.perform(one, {}) == 2
+    monkeypatch.setattr(program, "VERBS", {"x": one})
+    assert program.run(["x"]) == 2
     assert capsys.readouterr() == ("a text\n", "error: it failed\n")
 
 

@@ -38,7 +38,7 @@ NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Rel
         ("650", "650.00", "650"),
     ],
 )
-def test_spellings(real: Config, written: str, version: str, branch: str) -> None:
+def test_find_driver_spellings(real: Config, written: str, version: str, branch: str) -> None:
     assert find_driver(real, written) == Driver(version=version, branch=branch)
 
 
@@ -59,14 +59,14 @@ def test_spellings(real: Config, written: str, version: str, branch: str) -> Non
         ("<img onerror=alert(123)>", "is not a driver's version"),
     ],
 )
-def test_what_is_no_driver(real: Config, written: str, text: str) -> None:
+def test_find_driver_refuses_text(real: Config, written: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_driver(real, written)
     assert text in str(caught.value)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z -]{0,9}[0-9]{3}[0-9.]{0,8}[a-z .-]{0,9}"))
-def test_any_text_is_a_driver_or_an_error(real: Config, text: str) -> None:
+def test_find_driver_of_any_text(real: Config, text: str) -> None:
     try:
         driver = find_driver(real, text)
     except UsageError as error:
@@ -98,7 +98,7 @@ def test_any_text_is_a_driver_or_an_error(real: Config, text: str) -> None:
         ("V100", "580.178.04", "", "580"),
     ],
 )
-def test_the_drivers_that_support_a_gpu(
+def test_unsupported_drivers_of_a_gpu(
     real: Config, gpu: str, driver: str, problem: str, install: str
 ) -> None:
     model = find_gpu(real, gpu)

@@ -21,9 +21,8 @@ from torch_images.config import fields
         (fields.Folder, ["/opt/../etc", "/opt/a b", "/opt/$HOME", "/opt/x/", "/", "cuda"]),
         (fields.Below, ["../etc", "a b", "/a", "a/../../b"]),
         (fields.Glob, ["/sympy/*", "sympy/../x"]),
-        (fields.SecureUrl, ["http://a", "https://u:p@h"]),
         (fields.Url, ["ftp://api", "https://me:secret@api", "https://h/x?y"]),
-        (fields.Port, ["65536", "022", "ssh"]),
+        (fields.Port, ["65536", "ssh"]),
         (fields.Pin, [">=2.11", "2.11.0+cu130"]),
         (fields.Branch, ["525.60"]),
         (fields.ArchName, ["8", "sm_90"]),
@@ -31,10 +30,9 @@ from torch_images.config import fields
         (fields.WheelName, ["Sym_Py", "a>=1"]),
         (fields.Commit, ["main", "a58677f"]),
         (fields.Requirements, [["a; os_name=='x'"], ["torch"], ["a @ https://x/y.whl"], ["a =="]]),
-        (fields.Pins, [["2.12.1", "2.11.0"]]),
     ],
 )
-def test_refused_values(kind: Any, texts: list[object]) -> None:
+def test_field_refuses_value(kind: Any, texts: list[object]) -> None:
     for text in texts:
         with pytest.raises(ValidationError):
             TypeAdapter(kind).validate_python(text)

@@ -16,7 +16,6 @@ import pytest
 from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, invoke, stored
 from torch_images.build import built
 from torch_images.cli import verb
-from torch_images.errors import UsageError
 from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
@@ -27,14 +26,11 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.maintain.gc import (
     Item,
-    Limits,
     abandoned,
     cache,
     images,
     leftovers,
     own_steps,
-    parse_age,
-    parse_size,
     remove,
     staying,
     surplus,
@@ -98,33 +94,14 @@ def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
     assert own_steps(records) == {"last", "top", "mid"}
 
 
-def test_what_is_just_within_the_limits_stays() -> None:
-    month = Limits(age=timedelta(days=30))
-    assert surplus([item("a", 1, 30)], month, NOW) == ()
-    late = Item(name="b", size=1, used=NOW - timedelta(days=30, microseconds=1))
-    assert names(surplus([late], month, NOW)) == ["b"]
+def test_surplus_at_its_limits() -> None:
+    month = NOW - timedelta(days=30)
+    assert surplus([item("a", 1, 30)], month) == ()
+    late = Item(name="b", size=1, used=month - timedelta(microseconds=1))
+    assert names(surplus([late], month)) == ["b"]
     items = [item("new", 40, 1), item("old", 10, 2)]
-    assert surplus(items, Limits(age=month.age, size=50), NOW) == ()
-    assert names(surplus(items, Limits(age=month.age, size=49), NOW)) == ["old"]
-
-
-def test_ages_and_sizes() -> None:
-    for text, hours in (("12h", 12), ("30d", 720), (" 8w ", 1344), ("0d", 0)):
-        assert parse_age(text) == timedelta(hours=hours)
-    for text, size in (("", 0), ("50GB", 50 * 10**9), ("500 mb", 5 * 10**8), ("7", 7)):
-        assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        *((parse_age, t) for t in ("", "30", "-1d", "\u00b2d")),
-        *((parse_size, t) for t in ("GB", "1.5GB", "1GiB", "9" * 16)),
-    ],
-)
-def test_what_is_neither(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(UsageError, match="give one like"):
-        parse(text)
+    assert surplus(items, month, 50) == ()
+    assert names(surplus(items, month, 49)) == ["old"]
 
 
 @pytest.fixture
@@ -142,7 +119,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
+def test_cache_items_by_last_use(folder: Path) -> None:
     assert [(i.name, i.size) for i in cache(folder)] == [
         (BASE, 10),
         (DEB, 5),
@@ -150,8 +127,7 @@ def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
     ]
     used(folder / TOOL)
     used(folder / DEB)
-    limits = Limits(age=timedelta(days=1))
-    gone = surplus(cache(folder), limits, datetime.now(UTC))
+    gone = surplus(cache(folder), datetime.now(UTC) - timedelta(days=1))
     assert names(gone) == [BASE]
     assert (folder / TOOL).stat().st_mtime == 10**9
 
@@ -164,14 +140,14 @@ def test_other_files_in_the_cache_stay(folder: Path) -> None:
     assert names(cache(folder)) == [BASE, DEB, TOOL]
 
 
-def test_what_is_being_made_stays(folder: Path) -> None:
+def test_cache_item_in_creation_stays(folder: Path) -> None:
     with (folder / f"{BASE}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
     assert (folder / BASE / "file").exists()
 
 
-def test_the_faster_process_wins(tmp_path: Path) -> None:
+def test_remove_by_two_processes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -184,7 +160,7 @@ def test_the_faster_process_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", Part)
-def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
+def test_partial_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
     """It stayed for --older, a month: some GB of a wheel."""
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     (tmp_path / part).mkdir()
@@ -205,7 +181,7 @@ def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, pa
 HALF = ".bookworm-abcd_123"
 
 
-def test_what_a_killed_process_left_goes_at_once(
+def test_scratch_of_a_killed_process_goes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it was made; what a living one makes stays, however old it looks."""
@@ -347,7 +323,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("TMPDIR", str(folder))
     for name, value in (("engine", engine), ("workspace", workspace)):
         monkeypatch.setattr(verb, name, lambda value=value: value)
-    monkeypatch.setattr("torch_images.host.runner.Runner", lambda: run)
+    monkeypatch.setattr("torch_images.cli.maintenance_tasks.Runner", lambda: run)
 
     def gc(*words: str) -> str:
         done = invoke(verb.ROOT, "gc", *words)

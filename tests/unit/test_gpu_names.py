@@ -70,7 +70,7 @@ SPELLINGS = {
     ("written", "wanted"),
     [(one, name) for name, several in SPELLINGS.items() for one in several.split("|")],
 )
-def test_spellings(real: Config, written: str, wanted: str) -> None:
+def test_find_spellings(real: Config, written: str, wanted: str) -> None:
     found = find_gpu(real, written)
     assert f"{found.name} {found.capability}" == wanted
     assert found.capability.runs(found.architecture.capability)
@@ -89,7 +89,6 @@ REFUSED = {
     "Rubin": "10.7, which Rubin has",
     "AMD Instinct MI300X": "is made by AMD; these images need an NVIDIA GPU",
     "rx 5090": "these images need an NVIDIA GPU",
-    "A6000 Ada": "there is no RTX A6000 Ada; did you mean 'RTX 6000 Ada'?",
     "g4ad.xlarge": "is made by AMD",
     "Intel Arc A770": "is made by Intel",
     "Gaudi 3": "is made by Intel",
@@ -106,13 +105,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("written", "text"), REFUSED.items())
-def test_what_names_no_gpu_of_ours(real: Config, written: str, text: str) -> None:
+def test_find_refuses_other_names(real: Config, written: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu(real, written)
     assert text in str(caught.value)
 
 
-def test_every_listed_name_is_found(real: Config) -> None:
+def test_find_every_listed_name(real: Config) -> None:
     """As it is, as nvidia-smi writes it and with a count; none is hidden by another one."""
     for architecture in real.architectures:
         for name in (*architecture.gpus, *architecture.geforce):
@@ -127,9 +126,9 @@ def test_every_listed_name_is_found(real: Config) -> None:
                 assert find_gpu(real, alias).name == gpu
             except UsageError as error:
                 assert f"which {gpu} has" in str(error)
-    for other in real.other_gpus:
-        for name in (*other.names, str(other.capability)):
-            with pytest.raises(UsageError, match=f"{other.capability}, which .* has; they serve"):
+    for capability, names in real.other_gpus:
+        for name in (*names, str(capability)):
+            with pytest.raises(UsageError, match=f"{capability}, which .* has; they serve"):
                 find_gpu(real, name)
 
 
@@ -144,7 +143,7 @@ def test_the_list_has_every_name(real: Config) -> None:
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[a-z]{0,4}[ _-]?[0-9]{1,4}[a-z ]{0,6}[x*]?[0-9]?"))
-def test_any_name_is_a_gpu_or_an_error(real: Config, name: str) -> None:
+def test_find_of_any_text(real: Config, name: str) -> None:
     try:
         found = find_gpu(real, name)
     except UsageError as error:

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import T128, T130
-from torch_images.build import build
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
-from torch_images.cli import program, verb
+from torch_images.cli import program, verb, verify_tasks
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
@@ -24,7 +23,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.locks.sources import SourceLock
 from torch_images.project import LEDGER
-from torch_images.verify import identify, ledger, verify
+from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
 from torch_images.verify.suites import Check
 from torch_images.verify.verify import VerifyReport
@@ -205,10 +204,10 @@ def test_verify_records_what_passed(
     outcome: str,
 ) -> None:
     identified: Any = ("an id", planned(config, root))
-    monkeypatch.setattr(identify, "identify", lambda *_: identified)
-    monkeypatch.setattr(verify, "verify", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
+    monkeypatch.setattr(verify_tasks, "identify", lambda *_: identified)
+    monkeypatch.setattr(verify_tasks, "check", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
     monkeypatch.setattr(verb, "engine", lambda: None)
-    monkeypatch.setattr(build, "revision", lambda *_: "f" * 40)
+    monkeypatch.setattr(verify_tasks, "revision", lambda *_: "f" * 40)
     space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
     monkeypatch.setattr(verb, "workspace", lambda: space)
     code = program.run(["verify", "x", "--gpus", "all", "--record"])

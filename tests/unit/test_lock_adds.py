@@ -104,7 +104,7 @@ def project(locked: Project, tmp_path: Path) -> Project:
     return made
 
 
-def test_what_is_there_stays(project: Project) -> None:
+def test_lock_keeps_existing_locks(project: Project) -> None:
     before = project.locks()
     done = project.lock()
     assert (done.returncode, done.stderr) == (0, "")
@@ -126,7 +126,7 @@ def test_a_new_variant_adds_a_file_and_changes_no_image(project: Project) -> Non
     assert "ext==1.0" in after[f"{PLAIN}-own.json"]
 
 
-def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
+def test_lock_select_image_adds_only_its_locks(project: Project) -> None:
     """By the command that its error names; the catalogue's other new image waits."""
     project.add("ext", "1.0")
     project.variant("own", "ext==1.0")
@@ -138,7 +138,7 @@ def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--select", f"{PLAIN}*,release-*")])
-def test_a_run_that_fails_changes_nothing(project: Project, words: tuple[str, ...]) -> None:
+def test_failed_lock_changes_nothing(project: Project, words: tuple[str, ...]) -> None:
     """Though its first steps went well."""
     project.variant("own", "absent==1")
     before = project.locks()
@@ -149,7 +149,7 @@ def test_a_run_that_fails_changes_nothing(project: Project, words: tuple[str, ..
     assert not list((project.folder / "cache").glob(".lock-*"))
 
 
-def test_a_lock_that_is_named_is_resolved_anew(project: Project) -> None:
+def test_lock_select_lock_resolves_it_anew(project: Project) -> None:
     """The images that this changes are named before it is written."""
     done = project.lock("--select", PLAIN)
     assert done.returncode == 0, done.stderr
@@ -173,7 +173,7 @@ def test_a_variant_follows_a_plain_lock_that_was_renewed(project: Project) -> No
     assert project.lock().stdout.startswith("nothing to add")
 
 
-def test_an_extra_brings_a_patch_release_of_torch(project: Project) -> None:
+def test_lock_patch_release_of_an_extra(project: Project) -> None:
     """As vLLM does, which requires one torch exactly; no other image gets it."""
     project.wheels.append(whole_torch(project.folder, "2.14.9"))
     project.add("ext", "1.0")

@@ -49,11 +49,10 @@ def test_a_compat_library_needs_a_repository_for_the_platform(config: Config) ->
     assert choose(alone, compat="with", platform="linux/amd64").compat
     assert not choose(alone, platform="linux/arm64").compat
     assert complaint(alone, compat="with", platform="linux/arm64") == (
-        f"CUDA 13.0, torch {T130}, source wheel, base trixie, variant runtime, with the compat "
-        "library, platform linux/arm64 cannot be built: images.yaml names no repository with "
-        "NVIDIA's compat library for linux/arm64"
+        f"cu130-torch{T130}-trixie-runtime-compat-arm64 cannot be built: images.yaml names no "
+        "repository with NVIDIA's compat library for linux/arm64"
     )
-    closed = replace(config, excludes=(Exclude(reason="no such thing", compat="with"),))
+    closed = replace(config, excludes=(Exclude(reason="no such thing", compat=("with",)),))
     assert complaint(closed, compat="with").endswith("cannot be built: no such thing")
     assert not choose(closed).compat
 
@@ -76,16 +75,16 @@ def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
         (f"cu130-torch{T130}-trixie-runtime-arm64-compat", "names no image"),
         *((word, "names no image") for word in ("arm64", "compat", "compat-arm64")),
         ("cu130-sm90-torch2.99.0-trixie-runtime", "CUDA 13.0 has no torch '2.99.0'"),
-        ("cu130-sm120-torch2.14.0-trixie-vllm", "variant vllm cannot be built: "),
+        ("cu130-sm120-torch2.14.0-trixie-vllm", "vllm cannot be built: "),
     ],
 )
-def test_what_is_no_identifier(identifier: str, reason: str) -> None:
+def test_choose_id_refuses_text(identifier: str, reason: str) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
         choose_id(CONFIG, identifier)
 
 
 @given(st.text("cu130-sm9_torchundweh.lbkixa", max_size=60))
-def test_any_text_is_an_identifier_or_refused(text: str) -> None:
+def test_choose_id_of_any_text(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert choose_id(CONFIG, text).id == text
 
@@ -95,13 +94,15 @@ def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     [
         ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
         ({"arch": "sm_120a"}, "'sm_120a' is not a compute capability like 9.0 or 12.0"),
-        ({"arch": "all"}, "'all' is not an architecture; leave --arch out"),
+        ({"arch": "all"}, "'all' is not a compute capability"),
         ({"source": "fork", "cuda": "12.8", "base": "trixie"}, "cannot be built: CUDA 12.8's nvcc"),
         ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: images.yaml pins no vllm"),
         ({"variant": "vllm", "arch": "12.0", "torch": "2.14.0"}, "have code for 8.0, 9.0 only"),
     ],
 )
-def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str) -> None:
+def test_choose_refuses_axes_with_advice(
+    config: Config, axes: dict[str, str], expected: str
+) -> None:
     assert expected in complaint(config, **axes)
 
 
@@ -136,7 +137,7 @@ def test_select_names_an_image_outside_the_catalogue(config: Config) -> None:
         ({"source": "fork", "torch": "2.12.0a0"}, "2.12.0a0"),
     ],
 )
-def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
+def test_choose_torch(config: Config, axes: dict[str, str], torch: str) -> None:
     spec = choose(config, **axes, platform="linux/amd64")
     assert spec.torch == torch
     assert choose_id(config, spec.id) == spec
@@ -150,13 +151,13 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
         ({"torch": "2.1"}, "CUDA 13.0 has no torch '2.1'; "),
         (
             {"torch": "2.11.0", "source": "fork"},
-            "source fork compiles torch 2.12.0a0, not 2.11.0; leave --torch out, or use --source",
+            "source fork is torch 2.12.0a0 for CUDA 12.8, 13.0, not torch 2.11.0 for CUDA 13.0",
         ),
         ({"torch": "2.12.1", "variant": "vllm"}, "; --torch 2.14.0 works"),
         ({"torch": "2.14.0"}, "CUDA 13.0 has no torch '2.14.0'; variant vllm has it"),
     ],
 )
-def test_a_torch_that_an_image_cannot_have(
+def test_choose_refuses_torch_with_advice(
     config: Config, axes: dict[str, str], expected: str
 ) -> None:
     assert expected in complaint(config, **axes, platform="linux/amd64")
@@ -185,27 +186,21 @@ def written(yaml_file: Callable[..., Path], row: str) -> Config:
         ('{torch: 2.14.0, arch: ["9.0", "12.0"], variant: vllm}', "have code for 8.0, 9.0 only"),
     ],
 )
-def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
+def test_a_row_that_cannot_be_built_is_refused_with_the_reason(
     yaml_file: Callable[..., Path], row: str, expected: str
 ) -> None:
-    config = CONFIG
-    config = replace(config, catalogue=written(yaml_file, row).catalogue)
-    with pytest.raises(ConfigError) as caught:
+    config = replace(CONFIG, catalogue=written(yaml_file, row).catalogue)
+    with pytest.raises(ConfigError, match=r"'catalogue\[[0-9]+\]' lists an image") as caught:
         matrix(config)
-    assert re.match(
-        r"images\.yaml:[0-9]+:[0-9]+: the catalogue lists an image that cannot", str(caught.value)
-    )
     assert expected in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def listed(config: Config, **values: tuple[str, ...]) -> tuple[ImageSpec, ...]:
     """The images of a catalogue of one row."""
-    row = Row(where="images.yaml:1:1", values=tuple(values.items()))
-    return matrix(replace(config, catalogue=(row,)))
+    return matrix(replace(config, catalogue=(Row(**values),)))
 
 
-def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> None:
+def test_matrix_defaults_of_a_row(config: Config) -> None:
     """The base is that of the CUDA version which the row names, not of the default one."""
     assert {spec.base.name for spec in listed(config, cuda=("12.8",))} == {"bookworm"}
     each = listed(config, torch=("each",), base=("bookworm",))
@@ -219,7 +214,7 @@ def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> Non
         listed(config, cuda=("12.88",))
 
 
-def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
+def test_choose_images_takes_a_glob_or_axes(config: Config) -> None:
     named = {"cuda": "13.0", "arch": "9.0", "base": ""}
     assert choose_images(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
     pattern = "cu1??-sm90-*"

@@ -25,7 +25,6 @@ from torch_images.errors import UsageError
 from torch_images.host import outputs
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
-from torch_images.verify import identify
 
 CONTEXT = Context(
     id="x",
@@ -221,7 +220,7 @@ def test_benchmark_refuses_a_folder_before_it_measures(
     root: Path, result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = SimpleNamespace(spec=SimpleNamespace(id="x"))
-    monkeypatch.setattr(identify, "identify", lambda *_: ("x", plan))
+    monkeypatch.setattr(bench_tasks, "identify", lambda *_: ("x", plan))
     monkeypatch.setattr(verb, "engine", lambda: None)
     done = invoke(root, "bench", "x", "--output", str(result.parent))
     assert "has result.json, which this program did not write" in done.stderr

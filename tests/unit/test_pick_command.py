@@ -29,7 +29,7 @@ def run(
     return call
 
 
-def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., str]) -> None:
+def test_first_line_builds_and_runs(run: Callable[..., str]) -> None:
     answer = json.loads(run(*GPU, "--json"))
     assert (answer["published"], answer["branch"]) == (False, "580")
     first, empty, release, *rest = run(*GPU).splitlines()
@@ -41,7 +41,7 @@ def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., st
 
 
 @pytest.mark.parametrize("there", ["it", "another image", "nothing"])
-def test_it_pulls_what_the_registry_has(
+def test_published_image_is_pulled(
     run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     answer = json.loads(run(*GPU, "--json", "--registry", "ghcr.io/me"))
@@ -61,7 +61,7 @@ def test_it_pulls_what_the_registry_has(
     assert (told == f"  {answer['image']} is published") == (there == "it")
 
 
-def test_the_list(run: Callable[..., str]) -> None:
+def test_list_of_gpus(run: Callable[..., str]) -> None:
     heading, *lines = run("pick", "--list").splitlines()
     assert heading.startswith("Compute capability, ")
     assert " 12.1  Blackwell, from driver 575: GB10, DGX Spark" in lines

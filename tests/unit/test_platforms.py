@@ -106,9 +106,7 @@ def test_no_host_of_a_platform_has_some_gpus(config: Config) -> None:
     assert {a.name for a in arm.architectures} - {a.name for a in amd.architectures} == alone
     with pytest.raises(UsageError, match=r"GB10 and DGX Spark are in hosts with Arm processors"):
         choose(config, cuda="13.0", arch="12.1", platform="linux/amd64")
-    with pytest.raises(
-        UsageError, match=r"platform linux/arm64 cannot be built: the wheel of torc"
-    ):
+    with pytest.raises(UsageError, match=r"arm64 cannot be built: the wheel of torc"):
         choose(config, cuda="12.8", platform="linux/arm64")
 
 

@@ -69,7 +69,7 @@ def test_a_tasks_py_of_somebody_elses_makes_no_clone(site: Path, folder: Path) -
     installed = project(site / "torch_images" / "project.py")
     assert installed.project_root() == site / "torch_images" / "project"
     assert not installed.is_clone(installed.project_root())
-    assert installed.made_in(installed.project_root()) == folder
+    assert installed.output_root(installed.project_root()) == folder
     done = run(site, folder, "matrix", "--select", f"cu130-sm120-torch{T130}-trixie-runtime")
     assert (done.returncode, done.stderr) == (0, "")
     assert run(site, folder, "docs").returncode == 2
@@ -77,7 +77,11 @@ def test_a_tasks_py_of_somebody_elses_makes_no_clone(site: Path, folder: Path) -
 
 def test_locks_of_ones_own_are_not_the_packages(site: Path, tmp_path: Path) -> None:
     clone = project(ROOT / "torch_images" / "project.py")
-    assert (clone.project_root(), clone.made_in(ROOT), clone.is_clone(ROOT)) == (ROOT, ROOT, True)
+    assert (clone.project_root(), clone.output_root(ROOT), clone.is_clone(ROOT)) == (
+        ROOT,
+        ROOT,
+        True,
+    )
     assert not clone.is_packaged(clone.locks_folder(ROOT, {}))
     installed = project(site / "torch_images" / "project.py")
     root = installed.project_root()

@@ -50,7 +50,7 @@ def workspace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace
 @pytest.fixture(scope="module")
 def plain(config: Config) -> Config:
     """A catalogue without images with the compat library."""
-    rows = tuple(row for row in config.catalogue if "compat" not in dict(row.values))
+    rows = tuple(row for row in config.catalogue if not row.compat)
     return dataclasses.replace(config, catalogue=rows)
 
 

@@ -15,7 +15,6 @@ from torch_images.cli import program, publish_tasks
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.publish import registry
 from torch_images.publish.runpod import PodImage, body, hosts, pod_image
 from torch_images.publish.tag_rules import Manifest
 
@@ -135,15 +134,15 @@ def test_pod_image_refuses_a_foreign_image(
 def test_the_verb_prints_a_template_and_the_command_that_sends_it(
     config: Config, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(registry, "of_platform", lambda *_: published(config, root))
-    monkeypatch.setattr(registry, "pull_size", lambda *_: PULL)
-    monkeypatch.setattr(registry, "is_public", lambda *_: False)
+    monkeypatch.setattr(publish_tasks, "of_platform", lambda *_: published(config, root))
+    monkeypatch.setattr(publish_tasks, "pull_size", lambda *_: PULL)
+    monkeypatch.setattr(publish_tasks, "is_public", lambda *_: False)
     monkeypatch.setenv("RUNPOD_API_KEY", "rpa_SECRET")
     monkeypatch.setenv("TORCH_IMAGES_CONFIG", str(root / "images.yaml"))
-    words = {"image": "torch-cu130:pod", "registry": "ghcr.io/me"}
-    assert program.perform(publish_tasks.runpod, words) == 2
+    words = ["runpod", "--image", "torch-cu130:pod", "--registry", "ghcr.io/me"]
+    assert program.run(words) == 2
     assert "torch-cu130:pod is not public" in capsys.readouterr().err
-    assert program.perform(publish_tasks.runpod, {**words, "credentials": "c1"}) == 0
+    assert program.run([*words, "--credentials", "c1"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["registry"] == "c1"
     assert f"--json @pod.json {config.pods.api}/templates\n" in printed.err

@@ -47,7 +47,7 @@ RELEASE = Release(version="2.11.0", facts=FACTS)
 LACKING = Release(version="2.12.0", facts=FACTS)
 
 
-def test_what_a_build_is_told_tells_sources_apart() -> None:
+def test_source_build_hash_depends_on_options_and_features() -> None:
     """And nothing else does: a source's description is for people."""
     others = [
         SOURCE,
@@ -75,7 +75,7 @@ def test_what_a_build_is_told_tells_sources_apart() -> None:
         ("13.0", RELEASE, ("7.5",), "the wheels of e have code for 9.0, 8.0 only"),
     ],
 )
-def test_why_an_image_cannot_have_an_extra(
+def test_extra_refusal(
     cuda: str, release: Release | None, arches: tuple[str, ...], why: str | None
 ) -> None:
     assert EXTRA.refusal(cuda, release, arches) == why
@@ -84,7 +84,7 @@ def test_why_an_image_cannot_have_an_extra(
     assert anywhere.refusal("12.8", release, arches) == "e has no wheels for CUDA 12.8"
 
 
-def test_pins_are_of_a_minor_version_or_of_one_release() -> None:
+def test_extra_pins_by_minor_version_or_release() -> None:
     extra = replace(EXTRA, pins=(("2.11", ("e==1",)), ("2.11.2", ("e==2",)), ("2.12", ())))
     torches = ("2.11.0", "2.11.2", "2.12.0", "2.13.0")
     assert [extra.pinned(torch) for torch in torches] == [("e==1",), ("e==2",), (), None]
@@ -99,20 +99,20 @@ def test_pins_are_of_a_minor_version_or_of_one_release() -> None:
     assert plain.requirements("12.8", "2.13.0") == ()
 
 
-def test_what_is_excluded(config: Config) -> None:
+def test_excluded_by_axes(config: Config) -> None:
     image = {"cuda": "13.0", "torch": "2.11.0", "arch": "9.0", "source": "s", "base": "b"}
     image |= {"variant": "v", "platform": "p"}
     assert Exclude(reason="").matches(image)
     for axis, value in image.items():
-        assert Exclude(reason="", **{axis: value}).matches(image)
-        assert not Exclude(reason="", **{axis: "other"}).matches(image)
+        assert Exclude(reason="", **{axis: (value,)}).matches(image)
+        assert not Exclude(reason="", **{axis: ("other",)}).matches(image)
         # Without a value of that axis, images may have any: not all of them are excluded.
         some = {name: value for name, value in image.items() if name != axis}
-        assert not Exclude(reason="", **{axis: value}).matches(some)
+        assert not Exclude(reason="", **{axis: (value,)}).matches(some)
         assert Exclude(reason="").matches(some)
     rules = (
-        Exclude(reason="one", cuda="12.8", variant="v"),
-        Exclude(reason="two", variant="v"),
+        Exclude(reason="one", cuda=("12.8",), variant=("v",)),
+        Exclude(reason="two", variant=("v",)),
         Exclude(reason="three"),
     )
     assert replace(config, excludes=rules[:1]).excluded(**image) is None
@@ -120,7 +120,7 @@ def test_what_is_excluded(config: Config) -> None:
     assert replace(config, excludes=rules[::-1]).excluded(**image) == "three"  # the first one
 
 
-def test_where_a_removal_applies() -> None:
+def test_removal_applies_by_cuda_and_platform() -> None:
     """To the wheels that have what it names, which others do not."""
     everywhere = Removal(wheels=("w",), reason="")
     some = replace(everywhere, cuda=("13.0",), platforms=("linux/amd64",))

@@ -83,9 +83,9 @@ def test_only_the_newest_release_of_a_minor_version_has_its_tag(config: Config) 
 
 
 def test_an_older_torch_with_compat_does_not_take_latest_from_a_newer_one(config: Config) -> None:
-    rows = [row for row in config.catalogue if "compat" not in dict(row.values)]
-    values = (("cuda", ("13.0",)), ("torch", ("2.12.1",)), ("compat", ("with",)))
-    older = dataclasses.replace(config, catalogue=(*rows, Row(values=values, where="x")))
+    rows = [row for row in config.catalogue if not row.compat]
+    row = Row(cuda=("13.0",), torch=("2.12.1",), compat=("with",))
+    older = dataclasses.replace(config, catalogue=(*rows, row))
     assert floating(older, choose(older)) == (T130, M130, "latest")
     compat = choose(older, torch="2.12.1", compat="with")
     assert floating(older, compat) == ("2.12.1-compat", "2.12-compat", "compat")

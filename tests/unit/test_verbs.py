@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,6 @@ from torch_images.cli.build_tasks import Build, Wheels
 from torch_images.cli.collection import VERBS
 from torch_images.cli.options import Options, flag, option, several, word
 from torch_images.cli.parser import parse
-from torch_images.cli.publish_tasks import Push
-from torch_images.cli.verify_tasks import Verify
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -28,17 +27,16 @@ class Every(Options):
 
     image: str = word("an image", unless="list")
     list: bool = flag("list images")
-    count: int = option("a number", default=3, parse=lambda _, text: int(text))
+    count: int = option("a number", default=3, type=int)
     mirror: tuple[str, ...] = several("a mirror")
     dry_run: bool = flag("change nothing", needs="image")
 
 
-def test_words_become_one_object() -> None:
-    words = {"image": "x", "count": "4", "mirror": ["a", "b"], "dry_run": True}
-    read = {"image": "x", "count": 4, "mirror": ("a", "b"), "dry_run": True, "list": False}
-    assert asdict(Every.of(words)) == read
+def test_options_of_values() -> None:
+    words = {"image": "x", "count": 4, "mirror": ["a", "b"], "dry_run": True}
+    assert asdict(Every.of(words)) == {**words, "list": False}
     bare = {"image": "", "count": 3, "mirror": (), "dry_run": False, "list": True}
-    assert asdict(Every.of({"list": True, "count": "", "mirror": []})) == bare
+    assert asdict(Every.of({"list": True, "image": ""})) == bare
     for wrong, noun in (({}, "--image"), ({"list": True, "dry_run": True}, "--dry-run")):
         with pytest.raises(UsageError, match=noun):
             Every.of(wrong)
@@ -47,17 +45,23 @@ def test_words_become_one_object() -> None:
 @pytest.mark.parametrize(
     "line", ["H100 570", "--gpu H100 570", "H100 --driver 570", "--driver=570 H100"]
 )
-def test_words_go_to_what_no_option_gives(line: str) -> None:
+def test_parse_positional_words(line: str) -> None:
     assert parse(VERBS, "pick", line.split()) == {"gpu": "H100", "driver": "570"}
 
 
-def test_values_of_options() -> None:
-    wheels = Wheels.of({"slice": "90m", "share": "1/2", "jobs": "4"})
+def test_parse_types_of_options() -> None:
+    def read(line: str) -> Any:
+        name, *words = line.split()
+        return VERBS[name].options.of(parse(VERBS, name, words))
+
+    wheels = read("wheels --slice 90m --share 1/2 --jobs 4")
     assert (wheels.slice, wheels.share, wheels.jobs) == (5400, "1/2", 4)
-    assert Push.of({"image": "x", "retries": "0"}).retries == 0
-    assert (Push.of({"image": "x"}).retries, Verify.of({"image": "x"}).gpus) == (5, ())
-    [gpu] = Verify.of({"image": "x", "gpus": "all"}).gpus
-    assert gpu["count"] == -1
+    assert read("push x --retries 0").retries == 0
+    assert (read("push x").retries, read("verify x").gpus) == (5, ())
+    assert read("verify x --gpus all").gpus[0]["count"] == -1
+    month, week = read("gc"), read("gc --older 1w --keep 50GB")
+    assert (month.older, month.keep) == (30 * 86400, 0)
+    assert (week.older, week.keep) == (7 * 86400, 50 * 10**9)
 
 
 def test_axes_are_those_of_the_verb() -> None:

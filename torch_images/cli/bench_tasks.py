@@ -7,16 +7,18 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
 from torch_images.cli.options import GPUS, Image, Json, option, word
-from torch_images.errors import UsageError
+from torch_images.errors import CommandError, EngineError, TorchImagesError, UsageError
+from torch_images.host import outputs
+from torch_images.host.container import RunningContainer
 from torch_images.host.gpus import Request, device_requests
-
-if TYPE_CHECKING:
-    from torch_images.host.container import RunningContainer
+from torch_images.host.runner import Runner
+from torch_images.project import PACKAGE
+from torch_images.verify.identify import identify
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
@@ -27,7 +29,7 @@ class Bench(Image):
     gpus: Sequence[Request] = option(
         f"GPUs to measure (default: all): {GPUS}",
         default=(),
-        parse=lambda _, words: device_requests(words),
+        type=device_requests,
     )
     select: str = option(
         "only cases that match this glob; `python scripts/bench --list` lists them", default="*"
@@ -41,11 +43,6 @@ class Bench(Image):
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
 def bench(options: Bench) -> verb.Result:
     """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
-    from torch_images.errors import CommandError, TorchImagesError
-    from torch_images.host import outputs
-    from torch_images.host.runner import Runner
-    from torch_images.verify.identify import identify
-
     _need("matplotlib")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
@@ -93,8 +90,6 @@ def bench_compare(options: BenchCompare) -> verb.Result:
 
 def _need(package: str) -> None:
     """Raise UsageError if a package that only benchmarks need is not installed."""
-    from importlib.util import find_spec
-
     if not find_spec(package):
         raise UsageError(
             f"plots and comparisons of benchmarks need {package}, which is not installed",
@@ -104,8 +99,6 @@ def _need(package: str) -> None:
 
 def _keep_part(container: RunningContainer) -> None:
     """Save the results of an interrupted benchmark to a new file; print its path."""
-    from torch_images.errors import EngineError
-
     with contextlib.suppress(EngineError):  # no file before the first case ends
         partial = container.read(f"{_INSIDE}.part")
         target = Path(tempfile.mkdtemp(prefix="torch-images-bench-"), RESULT)
@@ -124,8 +117,6 @@ def _write(result: bytes, folder: Path) -> None:
 
     Raises UsageError if the folder holds other files, see host/outputs.py.
     """
-    from torch_images.host import outputs
-
     references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
     with outputs.filling(folder) as new:
         (new / RESULT).write_bytes(result)
@@ -134,10 +125,6 @@ def _write(result: bytes, folder: Path) -> None:
 
 def _reporter(*words: str) -> str:
     """Run bench_program.py. Returns its output; raises UsageError with its last line."""
-    from torch_images.errors import CommandError
-    from torch_images.host.runner import Runner
-    from torch_images.project import PACKAGE
-
     program = str(verb.ROOT / "scripts" / "bench_report" / "bench_program.py")
     env = {"PYTHONPATH": str(PACKAGE.parent)}
     try:

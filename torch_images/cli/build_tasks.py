@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch_images.cli import verb
+from torch_images.build.build import check_compiles, check_parts, export, with_torch
+from torch_images.build.job import BuildOptions
+from torch_images.build.plan import lock_image, lock_images
+from torch_images.cli import report, verb
 from torch_images.cli.options import (
     Building,
     DryRun,
@@ -17,14 +24,16 @@ from torch_images.cli.options import (
     seconds,
     several,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch_images.build.job import BuildOptions
-    from torch_images.config.image import ImageSpec
-    from torch_images.config.types import Config
-    from torch_images.errors import TorchImagesError
+from torch_images.config.choose import choose_images
+from torch_images.config.image import ImageSpec
+from torch_images.config.types import Config
+from torch_images.errors import TorchImagesError, UsageError
+from torch_images.host.runner import Runner
+from torch_images.jobs import measure
+from torch_images.oci.compression import Compression, parse
+from torch_images.pipeline.make import make
+from torch_images.pipeline.stale import StaleRun, to_build
+from torch_images.verify import ledger
 
 
 class Build(Building, DryRun, Json):
@@ -41,8 +50,10 @@ class Build(Building, DryRun, Json):
         "build cache to write, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: bool = flag("add NVIDIA's compat library, for hosts with an older driver")
-    compression: str = option(
-        "of wheel layers: fast, or small for images that are pulled often", default="fast"
+    compression: Compression = option(
+        "of wheel layers: fast, or small for images that are pulled often",
+        default=Compression.FAST,
+        type=parse,
     )
     unverified: bool = flag("skip verification; the image gets only its candidate tag")
     stale: bool = flag("build and record the images that are not tested, see docs/ledger.csv")
@@ -51,19 +62,9 @@ class Build(Building, DryRun, Json):
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
 def build(options: Build) -> verb.Result | None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build.build import with_torch
-    from torch_images.build.plan import lock_images
-    from torch_images.cli import report
-    from torch_images.config.choose import choose_images
-    from torch_images.errors import UsageError
-    from torch_images.host.runner import Runner
-    from torch_images.jobs import measure
-    from torch_images.oci.compression import parse
-    from torch_images.pipeline.make import make
-
     config, workspace = verb.config(), verb.workspace()
     specs = choose_images(config, options.select or "*" * options.stale, options.axes)
-    how = _how(options, compression=parse(options.compression))
+    how = _how(options)
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
@@ -93,14 +94,6 @@ def _build_stale(
 
     Raises the first error at the end; a full disk ends the run.
     """
-    import datetime as dt
-    from contextlib import nullcontext
-    from dataclasses import replace
-
-    from torch_images.jobs import measure
-    from torch_images.pipeline.stale import StaleRun, to_build
-    from torch_images.verify import ledger
-
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
     lines = ledger.read(workspace.root)
@@ -141,11 +134,11 @@ class Wheels(Building):
     slice: int = option(
         "stop cleanly after compiling for this long, such as 90m; the next call continues",
         default=0,
-        parse=seconds,
+        type=seconds,
     )
     share: str = option(
         "compile only one builder's part, such as 1/2, into a compile cache that builders share",
-        parse=fraction,
+        type=fraction,
     )
     output: str = option("folder for the wheels (default: dist/IMAGE)")
 
@@ -153,12 +146,6 @@ class Wheels(Building):
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
 def wheels(options: Wheels) -> verb.Result:
     """Compile torch and Triton, and export their wheels without an image."""
-    from torch_images.build.build import check_compiles, check_parts, export, with_torch
-    from torch_images.build.plan import lock_image
-    from torch_images.cli import report
-    from torch_images.config.choose import choose_images
-    from torch_images.host.runner import Runner
-
     config, workspace = verb.config(), verb.workspace()
     [spec] = choose_images(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)
@@ -171,15 +158,12 @@ def wheels(options: Wheels) -> verb.Result:
     engine = verb.engine(bootstraps=True)
     folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
     files = export(verb.job(config, engine, how), image, folder)
-    return verb.Result(text=report.exported(folder, files))
+    lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
+    return verb.Result(text="\n".join([*lines, f"in {folder}"]))
 
 
 def _how(options: Building, **more: Any) -> BuildOptions:
     """Build options from a verb's options of the same names; `more` are further ones."""
-    from dataclasses import fields
-
-    from torch_images.build.job import BuildOptions
-
     names = [field.name for field in fields(BuildOptions) if hasattr(options, field.name)]
     given = {name: getattr(options, name) for name in names}
     return BuildOptions(**{**given, "mirrors": verb.mirrors(), **more})

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from torch_images.cli import (
-    bench_tasks,
-    build_tasks,
-    lock_tasks,
-    maintenance_tasks,
-    publish_tasks,
-    see_tasks,
-    verify_tasks,
-)
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
+from torch_images.cli.verb import Verb
+
+# The modules of the verbs. Each is imported when its verb is needed, because all take a second.
 GROUPS = {
-    "See": (see_tasks.matrix, see_tasks.pick, see_tasks.render),
-    "Build": (lock_tasks.lock, build_tasks.build, build_tasks.wheels),
-    "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom),
-    "Publish": (publish_tasks.tag, publish_tasks.push, publish_tasks.runpod, publish_tasks.site),
-    "Measure": (bench_tasks.bench, bench_tasks.bench_compare),
-    "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),
+    "See": {"matrix": "see_tasks", "pick": "see_tasks", "render": "see_tasks"},
+    "Build": {"lock": "lock_tasks", "build": "build_tasks", "wheels": "build_tasks"},
+    "Verify": {"verify": "verify_tasks", "reproduce": "verify_tasks", "sbom": "verify_tasks"},
+    "Publish": dict.fromkeys(("tag", "push", "runpod", "site"), "publish_tasks"),
+    "Measure": {"bench": "bench_tasks", "bench-compare": "bench_tasks"},
+    "Maintain": dict.fromkeys(("gc", "docs", "test"), "maintenance_tasks"),
 }
-VERBS = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
+_MODULES = {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
+
+
+class Verbs(Mapping[str, Verb]):
+    """The verbs by name."""
+
+    def __getitem__(self, name: str) -> Verb:
+        module = import_module(f"torch_images.cli.{_MODULES[name]}")
+        verb: Verb = getattr(module, name.replace("-", "_"))
+        return verb
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+VERBS = Verbs()
 
 
 def listing() -> str:
     """Every verb with the first line of its help."""
     width = max(map(len, VERBS))
     return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {v.name:<{width}}  {v.summary}" for v in verbs)])
-        for title, verbs in GROUPS.items()
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {VERBS[name].summary}" for name in names)])
+        for title, names in GROUPS.items()
     )

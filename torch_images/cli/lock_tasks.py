@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
 
-from torch_images.cli import verb
+from torch_images.build.plan import identities
+from torch_images.cli import report, verb
 from torch_images.cli.options import Options, flag, one_of, option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from torch_images.config.lock_requests import LockRequest
-    from torch_images.config.types import Config
-    from torch_images.errors import TorchImagesError
-    from torch_images.fetch.apt import Resolver
-    from torch_images.fetch.newer import Plan
-    from torch_images.fetch.update import Finding
+from torch_images.config import edit
+from torch_images.config.load import load_config
+from torch_images.config.lock_requests import BaseRequest, CompatRequest, FactsRequest, LockRequest
+from torch_images.config.lock_selection import choose_locks, inputs, steps
+from torch_images.config.types import Config
+from torch_images.errors import TorchImagesError, UsageError
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.newer import Plan, find_cudas, newer, newer_torch, plan
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.update import Finding, check, require, resolve_input
+from torch_images.host.runner import Runner
+from torch_images.host.scratch import scratch
+from torch_images.host.setup import can_bootstrap
+from torch_images.host.workers import workers
+from torch_images.locks.draft import draft
+from torch_images.locks.facts import with_facts
+from torch_images.locks.files import update
+from torch_images.locks.requested import lacks
+from torch_images.project import config_file
 
 T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
@@ -33,7 +45,7 @@ class Lock(Options):
     all: bool = flag("every lock", needs="renew")
     check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "torch: add its newer releases to images.yaml, and their locks", parse=one_of("torch")
+        "torch: add its newer releases to images.yaml, and their locks", type=one_of("torch")
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
     json: bool = flag("print every input as JSON", needs="check")
@@ -46,9 +58,6 @@ def lock(options: Lock) -> verb.Result | None:
     By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
     or none if one fails.
     """
-    from torch_images.config.lock_selection import inputs
-    from torch_images.errors import UsageError
-
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
     if len(ways) > 1:
         raise UsageError(f"--{ways[0]} and --{ways[1]} exclude each other", "give one of them")
@@ -69,9 +78,6 @@ def lock(options: Lock) -> verb.Result | None:
 
 def _lacking(config: Config, pattern: str, locks: Path) -> tuple[LockRequest, ...]:
     """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
-    from torch_images.config.lock_selection import choose_locks
-    from torch_images.locks.requested import lacks
-
     named, of_images = choose_locks(config, pattern or "*")
     if not pattern:
         named, of_images = {}, named
@@ -89,16 +95,6 @@ def _write(
     First prints which images of the catalogue change. `plans` are changes to images.yaml, `notes`
     are for a reviewer. With `plans`, removes the locks that the catalogue does not need any more.
     """
-    from torch_images.build.plan import identities
-    from torch_images.cli import report
-    from torch_images.config import edit
-    from torch_images.config.load import load_config
-    from torch_images.config.lock_selection import inputs
-    from torch_images.host.scratch import scratch
-    from torch_images.locks.draft import draft
-    from torch_images.locks.facts import with_facts
-    from torch_images.project import config_file
-
     before, workspace, path = verb.config(damaged_ok=True), verb.workspace(), config_file(verb.ROOT)
     old = text = path.read_text(encoding="utf-8")
     for one in plans:
@@ -132,18 +128,13 @@ def _write(
 
 def _resolve(items: Sequence[LockRequest], folder: Path) -> list[str]:
     """Write locks into a folder; a line about each. Raises the last error of a step."""
-    from torch_images.cli import report
-    from torch_images.config.lock_requests import FactsRequest
-    from torch_images.config.lock_selection import steps
-    from torch_images.fetch.update import resolve_input
-    from torch_images.locks.files import update
-
     resolver, cache = _resolver(items), verb.workspace().cache
     errors: list[TorchImagesError] = []
 
     def write(item: LockRequest) -> str:
         resolved = resolve_input(item, folder, resolver, cache)
-        return report.locked(item.name, changed=update(item.path(folder), resolved))
+        changed = update(item.path(folder), resolved)
+        return f"{item.name}: {'changed' if changed else 'unchanged'}"
 
     lines: list[str] = []
     for step in steps(items):
@@ -157,16 +148,6 @@ def _resolve(items: Sequence[LockRequest], folder: Path) -> list[str]:
 
 def _check(options: Lock) -> verb.Result:
     """Print the state of the locked inputs; without --select, also what images.yaml could add."""
-    from dataclasses import asdict
-
-    from torch_images.cli import report
-    from torch_images.config.lock_selection import inputs
-    from torch_images.errors import TorchImagesError
-    from torch_images.fetch.newer import newer
-    from torch_images.fetch.packageindex import PackageIndex
-    from torch_images.fetch.update import check, require
-    from torch_images.host.runner import Runner
-
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
     resolver = _resolver(items)
@@ -208,69 +189,50 @@ def _side_by_side(
     An error is printed and added to `errors`; the other locks go on. `progress` begins each line
     of progress on stderr.
     """
-    from torch_images.errors import TorchImagesError
-    from torch_images.host.workers import workers
-
     done = itertools.count(1)
 
-    def one(item: LockRequest) -> tuple[T] | None:
-        began, result = time.monotonic(), None
+    def one(item: LockRequest) -> list[T]:
+        began = time.monotonic()
         try:
-            result = (work(item),)
+            return [work(item)]
         except TorchImagesError as error:
             verb.complain(item.name, error)
             errors.append(error)
-        took = f"{time.monotonic() - began:.1f} s"
-        verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
-        return result
+            return []
+        finally:
+            took = f"{time.monotonic() - began:.1f} s"
+            verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
 
     with workers(at_once) as pool:
-        for result in pool.map(one, items):
-            if result:
-                yield result[0]
+        for results in pool.map(one, items):
+            yield from results
 
 
 def _upgrade(options: Lock) -> verb.Result:
     """Bring newer releases of torch into images.yaml, and add their locks."""
-    from fnmatch import fnmatchcase
-
-    plans, notes = _plans(verb.config(damaged_ok=True))
+    current = verb.config(damaged_ok=True)
+    plans, notes = _plans(current)
     if options.dry_run or not plans:
         lines = [*(one.sentence for one in plans), *notes]
         return verb.Result(text="\n".join(lines) or "torch: nothing is newer")
-    names = [_names(one.cuda, torch) for one in plans for torch in one.added]
+    known = {item.name for item in inputs(current)}
 
     def added(config: Config, locks: Path) -> Sequence[LockRequest]:
-        lacking = _lacking(config, "", locks)
-        return [item for item in lacking if any(fnmatchcase(item.name, name) for name in names)]
+        return [item for item in _lacking(config, "", locks) if item.name not in known]
 
     return _write(added, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     """Changes to the releases of torch, and notes, from the main index as it is today."""
-    from torch_images.fetch.newer import find_cudas, newer_torch, plan
-    from torch_images.fetch.packageindex import PackageIndex
-    from torch_images.host.runner import Runner
-
     network = verb.workspace().network
     with PackageIndex(network) as index:
         releases = newer_torch(config, index)
     return plan(config, find_cudas(config, releases, network=network, run=Runner()))
 
 
-def _names(cuda: str, torch: str) -> str:
-    """A glob for the locks of a release of torch for a CUDA version."""
-    return f"*-cu{cuda.replace('.', '')}-torch{torch}-*"
-
-
 def _resolver(items: Sequence[LockRequest]) -> Resolver:
     """A resolver for some locks; starts an engine if one of them needs it."""
-    from torch_images.config.lock_requests import BaseRequest, CompatRequest
-    from torch_images.fetch.apt import Resolver
-    from torch_images.host.runner import Runner
-    from torch_images.host.setup import can_bootstrap
-
     by_apt = any(isinstance(item, BaseRequest | CompatRequest) for item in items)
     if by_apt and not can_bootstrap():
         verb.engine(bootstraps=True)

@@ -7,13 +7,17 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from torch_images.cli import verb
+from torch_images.build.built import forget
+from torch_images.cli import report, verb
 from torch_images.cli.called import as_called, red
-from torch_images.cli.options import DryRun, Json, Options, flag, option
+from torch_images.cli.options import DryRun, Json, Options, flag, option, seconds, size
+from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.errors import TorchImagesError, UsageError
+from torch_images.host.runner import Runner
+from torch_images.maintain import gc as collector
 
 
 class Test(Options):
@@ -29,10 +33,6 @@ class Test(Options):
 def test(options: Test) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
-    if options.all + options.fast + options.golden + options.real_source > 1:
-        raise UsageError(
-            "--all, --fast, --golden and --real-source exclude each other", "give one of them"
-        )
     if options.golden:
         shutil.rmtree(verb.ROOT / "tests/golden", ignore_errors=True)
         _run("-m", "pytest", "tests/unit", "--golden")
@@ -105,8 +105,6 @@ def _code(*words: str, program: str = sys.executable, env: Mapping[str, str] | N
 
     It uses the user's terminal. No shell parses its arguments, which may contain any path.
     """
-    from torch_images.host.runner import Runner
-
     command = [program, *words]
     print(shlex.join(command), flush=True)
     return Runner().interact(command, cwd=verb.ROOT, env=env)
@@ -119,8 +117,6 @@ class Docs(Options):
 @verb.verb(Docs, example="docs --check")
 def docs(options: Docs) -> verb.Result:
     """Write the tables in README.md and docs that are generated from images.yaml."""
-    from torch_images.cli.tables import PAGES, fill, tables
-
     verb.require_clone("docs")
     parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
     lines = []
@@ -145,11 +141,15 @@ def _shell_scripts() -> list[str]:
 
 
 class Gc(DryRun, Json):
-    older: str = option(
-        "remove what was not used for this long, such as 12h or 8w (default: 30d)", default="30d"
+    older: int = option(
+        "remove what was not used for this long, such as 12h or 8w (default: 30d)",
+        default=seconds("30d"),
+        type=seconds,
     )
-    keep: str = option(
-        "of the rest, keep the most recently used: this size of images, and as much cache"
+    keep: int = option(
+        "of the rest, keep the most recently used: this size of images, and as much cache",
+        default=0,
+        type=size,
     )
     images: bool = flag(
         "remove all images built here, however new, except those that containers use"
@@ -160,29 +160,24 @@ class Gc(DryRun, Json):
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
 def gc(options: Gc) -> verb.Result:
     """Remove leftovers of builds, and old images and cache of this project."""
-    from torch_images.build.built import forget
-    from torch_images.cli import report
-    from torch_images.host.runner import Runner
-    from torch_images.maintain import gc
-
-    limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
+    before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()
     namespace = verb.namespace(verb.config(damaged_ok=True), "")
-    built = gc.images(workspace.cache, engine, namespace)
+    built = collector.images(workspace.cache, engine, namespace)
     items = (
-        *gc.abandoned(workspace),
-        *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
-        *(built if options.images else gc.surplus(built, limits, now)),
-        *gc.surplus(gc.cache(workspace.cache), limits, now),
+        *collector.abandoned(workspace),
+        *collector.leftovers(workspace, engine, now if options.images else now - collector.RUNNING),
+        *(built if options.images else collector.surplus(built, before, options.keep)),
+        *collector.surplus(collector.cache(workspace.cache), before, options.keep),
     )
     gone = []
-    for item in items if options.dry_run else gc.remove(items, engine):
+    for item in items if options.dry_run else collector.remove(items, engine):
         gone.append(item)
         if not options.json:
             print(report.collected(item, done=not options.dry_run))
-    left = gc.staying(workspace.cache, engine, namespace) if options.images else ()
-    freed = gc.build_cache(run, prune=options.cache and not options.dry_run)
+    left = collector.staying(workspace.cache, engine, namespace) if options.images else ()
+    freed = collector.build_cache(run, prune=options.cache and not options.dry_run)
     if not options.dry_run:
         forget(workspace.cache, engine)
     return verb.Result(

@@ -1,53 +1,61 @@
 """The options of verbs: each is declared once, with its help, type and default.
 
 A verb's options are a dataclass. Its parser derives from it (parser.py), and the parsed values
-become an instance of it, which checks them. Options that several verbs share are declared here.
+become an instance of it. Options that several verbs share are declared here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, dataclass_transform
 
-from torch_images.errors import UsageError, suggest
+from torch_images.errors import UsageError
 
-Parse = Callable[[str, str], Any]  # takes the option, such as "--jobs", and its value
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
+_BYTES = {"M": 10**6, "G": 10**9, "T": 10**12}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def word(text: str, *, unless: str = "") -> Any:
     """A required word with its help, or an option; not required, and "", with the flag `unless`."""
-    return _field(text, str, "", required=True, unless=unless)
+    return _field(text, required=True, unless=unless)
 
 
-def option(text: str, *, default: Any = "", parse: Parse | None = None, needs: str = "") -> Any:
-    """An option that takes a value; `text` is its help, `parse` converts the value.
+def option(text: str, *, default: Any = "", needs: str = "", **argument: Any) -> Any:
+    """An option that takes a value; `argument` is for argparse, such as `type`.
 
     It has an effect only with the flag or option `needs`, and is refused without it.
     """
-    return _field(_needing(text, needs), str, default, parse=parse, needs=needs)
+    return _field(text, default, needs=needs, **argument)
 
 
 def several(text: str) -> Any:
-    """An option that can be repeated; `text` is its help."""
-    return _field(f"{text}; repeatable", list, (), parse=lambda _, words: tuple(words))
+    """An option that can be repeated."""
+    return _field(f"{text}; repeatable", (), action="append")
 
 
 def flag(text: str, *, needs: str = "") -> Any:
-    """A flag; `text` is its help. `needs` as for an option."""
-    return _field(_needing(text, needs), bool, default=False, needs=needs)
+    """A flag. `needs` as for an option."""
+    return _field(text, default=False, needs=needs, action="store_true")
 
 
-def _field(text: str, kind: type, default: object, **more: Any) -> Any:
-    known = {"required": False, "unless": "", "parse": None, "needs": ""}
-    metadata = {**known, "help": text, "kind": kind, **more}
+def _field(
+    text: str,
+    default: object = "",
+    *,
+    needs: str = "",
+    required: bool = False,
+    unless: str = "",
+    action: str = "store",
+    **argument: Any,
+) -> Any:
+    text = f"with {dashed(needs)}: {text}" if needs else text
+    metadata = {"required": required, "unless": unless, "needs": needs}
+    metadata |= {"argument": {"help": text, "action": action, **argument}}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def _needing(text: str, needs: str) -> str:
-    return f"with {dashed(needs)}: {text}" if needs else text
 
 
 def dashed(name: str) -> str:
@@ -68,14 +76,9 @@ class Options:
     def of(cls, words: Mapping[str, Any]) -> Self:
         """The options from parsed values; an empty value counts as not given.
 
-        Raises UsageError for a missing word, for a value that an option does not accept, and for an
-        option that has no effect without another one.
+        Raises UsageError for a missing word, and for an option that has no effect without another.
         """
-        given: dict[str, Any] = {}
-        for one in cls.fields():
-            if value := words.get(one.name):
-                parse = one.metadata["parse"]
-                given[one.name] = parse(dashed(one.name), value) if parse else value
+        given = {name: value for name, value in words.items() if value != ""}
         for one in cls.fields():
             needs = one.metadata["needs"]
             if needs and one.name in given and needs not in given:
@@ -90,7 +93,7 @@ class Options:
         ]
         if missing:
             names = " and ".join(dashed(one.name) for one in missing)
-            raise UsageError(f"{names} must be given", missing[0].metadata["help"])
+            raise UsageError(f"{names} must be given", missing[0].metadata["argument"]["help"])
         return cls(**given)
 
     @classmethod
@@ -100,47 +103,53 @@ class Options:
 
     @classmethod
     def words(cls) -> Sequence[str]:
-        """The names of those that are required."""
+        """The names of the required options."""
         return [one.name for one in cls.fields() if one.metadata["required"]]
 
 
-def one_of(*known: str) -> Parse:
-    """A parser that accepts the words `known`."""
+def one_of(*known: str) -> Callable[[str], str]:
+    """A type of options: one of some words."""
 
-    def parse(name: str, text: str) -> str:
+    def parse(text: str) -> str:
         if text not in known:
-            raise UsageError(f"unknown {name.strip('-')} '{text}'", suggest(text, known))
+            raise ArgumentTypeError(f"unknown word '{text}'; known: {', '.join(known)}")
         return text
 
     return parse
 
 
-def number(*, least: int) -> Parse:
-    """A parser for a number of at least `least`."""
+def number(*, least: int) -> Callable[[str], int]:
+    """A type of options: a number of at least `least`."""
 
-    def parse(name: str, text: str) -> int:
+    def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-            raise UsageError(f"{name} '{text}' is not a number", f"give {least} or more")
+            raise ArgumentTypeError(f"'{text}' is not a number, {least} or more")
         return int(text)
 
     return parse
 
 
-def seconds(name: str, text: str) -> int:
-    """Parse a duration such as 30s, 90m or 2h into seconds. Raises UsageError for other text."""
-    match = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
+def seconds(text: str) -> int:
+    """A type of options: a duration such as 90m, 2h or 8w, in seconds."""
+    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text)
     if not match:
-        raise UsageError(f"{name} '{text}' is not a duration", "give one such as 30s, 90m or 2h")
-    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+        raise ArgumentTypeError(f"'{text}' is not a duration such as 90m, 2h or 8w")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
-def fraction(name: str, text: str) -> str:
-    """A builder's share of the units to compile, such as 1/2. Raises UsageError for other text."""
+def size(text: str) -> int:
+    """A type of options: a size such as 50GB, in bytes."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([MGT])B", text)
+    if not match:
+        raise ArgumentTypeError(f"'{text}' is not a size such as 50GB or 500MB")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def fraction(text: str) -> str:
+    """A type of options: a builder's share of the units to compile, such as 1/2."""
     match = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
     if not (match and int(match[1]) <= int(match[2]) > 1):
-        raise UsageError(
-            f"{name} '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
-        )
+        raise ArgumentTypeError(f"'{text}' is not a share: 1/2 is one builder's, 2/2 the other's")
     return text
 
 
@@ -181,14 +190,14 @@ class Building(Options):
     jobs: int = option(
         "compilers to run at once (default: as many as the builder's memory allows)",
         default=0,
-        parse=number(least=1),
+        type=number(least=1),
     )
     builder: str = option("buildx builder to use (see `docker buildx ls`)")
     no_cache: bool = flag("build without any cache, including the base")
     progress: str = option(
         "how BuildKit shows progress: auto, plain or tty",
         default="auto",
-        parse=one_of("auto", "plain", "tty"),
+        type=one_of("auto", "plain", "tty"),
     )
     skip_disk_check: bool = flag("build even if the disk looks too small")
 

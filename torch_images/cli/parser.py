@@ -13,11 +13,6 @@ from torch_images.errors import TorchImagesError, UsageError, suggest
 
 Verbs = Mapping[str, Verb]
 
-COMPLETION = """\
-_torch_images() {{ COMPREPLY=($("$1" --complete "${{COMP_WORDS[@]:1:COMP_CWORD}}")); }}
-complete -o default -F _torch_images {command}"""
-_ACTIONS = {str: "store", bool: "store_true", list: "append"}
-
 
 class Parser(argparse.ArgumentParser):
     """A parser without abbreviations, whose errors are UsageErrors."""
@@ -47,7 +42,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument '{word}'")
 
 
-def of_program(listed: str) -> Parser:
+def of_program(listed: str = "") -> Parser:
     """The parser of what stands before a verb's own words; `listed` are the verbs in its help."""
     parser = Parser(called(), "[--options] VERB [words and options of the verb]", listed)
     add = parser.add_argument_group("Options").add_argument
@@ -56,8 +51,6 @@ def of_program(listed: str) -> Parser:
     add("--version", "-V", action="store_true", help="show the version")
     text = "images.yaml to use, with its locks in locks/ beside it (or TORCH_IMAGES_CONFIG)"
     add("--config", "-f", metavar="FILE", help=text)
-    text = "print what completes words in bash, and in zsh with its bashcompinit"
-    add("--print-completion-script", choices=["bash"], help=text)
     parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -70,9 +63,9 @@ def of_verb(one: Verb, *, values: bool = False) -> Parser:
     group = parser.add_argument_group("Options")
     known = _axis_values() if values else {}
     for field in one.options.fields():
-        text = as_called(field.metadata["help"]) + known.get(field.name, "")
-        action = _ACTIONS[field.metadata["kind"]]
-        group.add_argument(dashed(field.name), action=action, help=_literal(text))
+        argument = {**field.metadata["argument"]}
+        argument["help"] = _literal(as_called(argument["help"]) + known.get(field.name, ""))
+        group.add_argument(dashed(field.name), **argument)
     return parser
 
 
@@ -93,14 +86,6 @@ def find(verbs: Verbs, name: str) -> Verb:
     if name not in verbs:
         raise UsageError(f"unknown command '{name}'", suggest(name, verbs))
     return verbs[name]
-
-
-def completions(verbs: Verbs, words: Sequence[str]) -> list[str]:
-    """What the last word may become: a verb, or an option of the verb before it."""
-    *before, last = words or [""]
-    one = next((verbs[word] for word in before if word in verbs), None)
-    names = [dashed(field.name) for field in one.options.fields()] if one else verbs
-    return sorted(name for name in names if name.startswith(last))
 
 
 def _literal(text: str) -> str:

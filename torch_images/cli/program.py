@@ -7,11 +7,11 @@ import io
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.cli import parser, verb
-from torch_images.cli.called import called, line
+from torch_images.cli.called import line
 from torch_images.cli.collection import VERBS, listing
 from torch_images.errors import TorchImagesError
 from torch_images.interrupts import CODE, TEXT, end_at_once, finishing, raise_from_now_on
@@ -27,16 +27,6 @@ def main() -> None:
     raise SystemExit(run(sys.argv[1:]))
 
 
-def run(words: Sequence[str]) -> int:
-    """Run a command line. Returns the exit code; an error is one line on stderr."""
-    return _code(lambda: _run(words))
-
-
-def perform(one: verb.Verb, words: Mapping[str, Any]) -> int:
-    """Run a verb with the values of its options. Returns the exit code, as `run` does."""
-    return _code(lambda: _perform(one, words))
-
-
 def hide_secrets() -> None:
     """Keep secrets out of stdout and stderr, including tracebacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path may not be valid text
@@ -46,10 +36,7 @@ def hide_secrets() -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    if words and words[0] == "--complete":
-        print("\n".join(parser.completions(VERBS, words[1:])))
-        return
-    before = parser.of_program(listing())
+    before = parser.of_program()
     given, unknown = before.parse_known_args(words, argparse.Namespace(verb="", words=[]))
     before.refuse(unknown)
     help_ = "help" in given or bool({"--help", "-h"} & {*given.words})
@@ -58,33 +45,32 @@ def _run(words: Sequence[str]) -> None:
     if "version" in given:
         project = tomllib.loads((verb.ROOT / "pyproject.toml").read_text())["project"]
         print(f"{project['name']} {project['version']}")
-    elif "print_completion_script" in given:
-        print(parser.COMPLETION.format(command=called()))
     elif "list" in given or not given.verb:
-        print(before.format_help(), end="")
+        print(parser.of_program(listing()).format_help(), end="")
     elif help_:
         print(parser.of_verb(parser.find(VERBS, given.verb), values=True).format_help(), end="")
     else:
         values = parser.parse(VERBS, given.verb, given.words)
-        _perform(VERBS[given.verb], values)
+        with finishing():
+            raise_from_now_on()
+            _perform(VERBS[given.verb], values)
+            sys.stdout.flush()
 
 
 def _perform(one: verb.Verb, words: Mapping[str, Any]) -> None:
-    with finishing():
-        raise_from_now_on()
-        options = one.options.of(words)
-        if result := one.function(options):
-            json = getattr(options, "json", False)
-            if text := verb.as_json(result.data) if json else result.text:
-                print(text)
-            sys.stdout.flush()
-            result.then()
+    options = one.options.of(words)
+    if result := one.function(options):
+        json = getattr(options, "json", False)
+        if text := verb.as_json(result.data) if json else result.text:
+            print(text)
         sys.stdout.flush()
+        result.then()
 
 
-def _code(work: Callable[[], None]) -> int:
+def run(words: Sequence[str]) -> int:
+    """Run a command line. Returns the exit code; an error is one line on stderr."""
     try:
-        work()
+        _run(words)
         sys.stdout.flush()
     except TorchImagesError as error:
         return _failed(error)

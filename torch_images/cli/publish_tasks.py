@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from torch_images.cli import verb
+from torch_images.build.build import revision
+from torch_images.cli import report, verb
 from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option
-
-if TYPE_CHECKING:
-    from torch_images.config.types import Config
-    from torch_images.publish.runpod import PodImage
-    from torch_images.publish.tag_rules import Move
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
+from torch_images.errors import UsageError
+from torch_images.host.runner import Runner
+from torch_images.pick.pick import name
+from torch_images.publish.datasheet import describe, save
+from torch_images.publish.push import in_engine, indexes, plan, send
+from torch_images.publish.push import push as push_all
+from torch_images.publish.registry import at, has_host, is_public, of_platform, pull_size, retry
+from torch_images.publish.runpod import CONSOLE, PLATFORM, PodImage, body, command, pod_image
+from torch_images.publish.site import generate, write
+from torch_images.publish.tag_rules import STAYS, Move
+from torch_images.verify.identify import verified_image
 
 
 class Tag(Image, Registry, DryRun, Json):
@@ -23,10 +31,6 @@ class Tag(Image, Registry, DryRun, Json):
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
 def tag(options: Tag) -> verb.Result:
     """Tag a verified image in the engine with the names to push it under."""
-    from torch_images.cli import report
-    from torch_images.publish.push import in_engine, plan
-    from torch_images.verify.identify import verified_image
-
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     engine = verb.engine()
@@ -44,7 +48,7 @@ class Push(Tag):
     retries: int = option(
         "consecutive failed attempts without progress before giving up",
         default=5,
-        parse=number(least=0),
+        type=number(least=0),
     )
 
 
@@ -55,15 +59,6 @@ def push(options: Push) -> verb.Result:
     If the image exists for several platforms, its floating tags point to an index. The push for
     the last platform creates it.
     """
-    from torch_images.build.build import revision
-    from torch_images.cli import report
-    from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import describe, save
-    from torch_images.publish.push import indexes, plan, push, send
-    from torch_images.publish.registry import retry
-    from torch_images.publish.tag_rules import STAYS
-    from torch_images.verify.identify import verified_image
-
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     where = verb.namespace(config, options.registry)
     engine = verb.engine()
@@ -78,7 +73,7 @@ def push(options: Push) -> verb.Result:
     def carry_out(move: Move) -> None:
         retry(partial(send, move, engine, run), retries=options.retries, say=verb.say)
 
-    moves, now = push(look, carry_out)
+    moves, now = push_all(look, carry_out)
     sheet = describe(
         subject,
         commit=revision(workspace.root, run) or "",
@@ -103,8 +98,6 @@ class Runpod(Registry):
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> verb.Result:
     """Print a RunPod pod template, and the command that creates it there."""
-    from torch_images.publish.runpod import body, command
-
     config = verb.config()
     subject = _pod_image(options, config)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
@@ -117,13 +110,6 @@ def runpod(options: Runpod) -> verb.Result:
 
 def _pod_image(options: Runpod, config: Config) -> PodImage:
     """The image of a template. Its registry must have it, public or behind credentials."""
-    from torch_images.config.choose import choose
-    from torch_images.errors import UsageError
-    from torch_images.host.runner import Runner
-    from torch_images.pick.pick import name
-    from torch_images.publish.registry import at, has_host, is_public, of_platform, pull_size, retry
-    from torch_images.publish.runpod import CONSOLE, PLATFORM, pod_image
-
     run, where = Runner(), verb.namespace(config, options.registry)
     default = choose(config, variant=config.pods.variant, platform=PLATFORM)
     image = options.image or name(config, default, where)
@@ -151,8 +137,6 @@ class Site(Registry):
 @verb.verb(Site, example="site --output build/site")
 def site(options: Site) -> verb.Result:
     """Write a static site: an image picker by GPU and driver, and the list of images."""
-    from torch_images.publish.site import generate, write
-
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)

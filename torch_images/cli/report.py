@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_images.build import bake
 from torch_images.build.diskspace import disk_needed
@@ -14,20 +13,17 @@ from torch_images.build.job import BuildOptions
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.cli.called import as_called
 from torch_images.config.types import Config
+from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, choose
-from torch_images.oci.compression import Compression
+from torch_images.maintain.gc import Item
+from torch_images.oci.diff import Difference
+from torch_images.pipeline.make import Made
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
 from torch_images.publish.tag_rules import Move
-
-if TYPE_CHECKING:  # a build does not need these imports
-    from torch_images.fetch.update import Finding
-    from torch_images.maintain.gc import Item
-    from torch_images.oci.diff import Difference
-    from torch_images.pipeline.make import Made
-    from torch_images.verify.reproduce import Verdict
-    from torch_images.verify.verify import VerifyReport
+from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict
+from torch_images.verify.verify import VerifyReport
 
 
 def planned(
@@ -68,8 +64,6 @@ def plan(planned: dict[str, Any]) -> str:
             f"  tags: {', '.join(image['tags'])}",
             *(f"  {line}" for line in image["compiles"]),
         ]
-    small = planned["compression"] is Compression.SMALL
-    lines += ["  packs wheel layers as small as possible, which takes long"] if small else []
     lines.append(f"  disk: about {planned['disk'] / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(planned['command'])}"])
 
@@ -94,12 +88,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         "time: see docs/compile.md",
     ]
-
-
-def exported(folder: Path, files: Sequence[Path]) -> str:
-    """The compiled wheels with their sizes, and their folder."""
-    lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
-    return "\n".join([*lines, f"in {folder}"])
 
 
 def outcome(made: Made) -> dict[str, Any]:
@@ -208,11 +196,6 @@ def verified(proof: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-def locked(name: str, *, changed: bool) -> str:
-    """A line about a resolved lock."""
-    return f"{name}: {'changed' if changed else 'unchanged'}"
-
-
 def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """A line for each image of the catalogue that new locks change, from `plan.identities`."""
     return [
@@ -224,8 +207,6 @@ def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[
 
 def findings(listed: Sequence[Finding]) -> str:
     """The state of locked inputs: counts for each lock, and a line for each input that changed."""
-    from torch_images.fetch.update import UNCHANGED
-
     lines = []
     for lock in dict.fromkeys(finding.lock for finding in listed):
         ours = [finding for finding in listed if finding.lock == lock]
@@ -241,8 +222,6 @@ def findings(listed: Sequence[Finding]) -> str:
 
 def verdict(result: Verdict) -> str:
     """The outcome of a rebuild, fit for a release note."""
-    from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT
-
     words = {
         IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "

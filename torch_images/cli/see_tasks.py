@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch_images.cli import verb
 from torch_images.cli.options import Json, Options, Registry, flag, option, word
+from torch_images.oci.compression import Compression, parse
 
 if TYPE_CHECKING:
     from torch_images.build.plan import LockedImage
@@ -24,8 +25,11 @@ class Matrix(Json):
         "only images that the registry lacks with today's inputs, with their names"
     )
     registry: str = option("registry and owner, such as ghcr.io/me", needs="unpublished")
-    compression: str = option(
-        "of the images to publish: fast (default) or small", needs="unpublished"
+    compression: Compression = option(
+        "of the images to publish: fast (default) or small",
+        default=Compression.FAST,
+        type=parse,
+        needs="unpublished",
     )
 
 
@@ -40,12 +44,11 @@ def matrix(options: Matrix) -> verb.Result:
     specs = choose_glob(config, options.select, options.platform or ALL)
     names = dict.fromkeys(specs, "")
     if options.unpublished:
-        from torch_images.oci.compression import Compression, parse
         from torch_images.publish import push
 
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
-        small = parse(options.compression or Compression.FAST) is Compression.SMALL
+        small = options.compression is Compression.SMALL
         lacking = push.unpublished(
             config, specs, where, lookup=lookup, workspace=workspace, small=small
         )

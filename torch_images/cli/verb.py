@@ -1,6 +1,6 @@
 """What the verbs share: how they are declared, where they work, and how they show progress.
 
-Imports stay inside the functions, so that `./inv --list` needs neither Docker nor YAML.
+Its imports are inside functions, because `matrix` and `render` need neither Docker nor requests.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def workspace() -> Workspace:
         cache=default_cache(),
         network=detect(os.environ),
         locks=project.locks_folder(ROOT),
-        made=project.made_in(ROOT),
+        made=project.output_root(ROOT),
     )
 
 

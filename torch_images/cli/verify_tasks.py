@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
-from torch_images.cli import verb
+from torch_images.build.build import revision
+from torch_images.build.job import BuildOptions
+from torch_images.cli import report, verb
 from torch_images.cli.options import GPUS, Image, Json, flag, option, word
+from torch_images.config.combine import default_platform
+from torch_images.errors import VerifyError
 from torch_images.host.gpus import Request, device_requests
+from torch_images.host.runner import Runner
+from torch_images.jobs import measure
+from torch_images.project import LEDGER
+from torch_images.publish.registry import exact, has_host, retry
+from torch_images.verify import ledger
+from torch_images.verify.identify import identify
+from torch_images.verify.reproduce import reproduce as again
+from torch_images.verify.sbom import read
+from torch_images.verify.verify import require
+from torch_images.verify.verify import verify as check
 
 
 class Verify(Image, Json):
     gpus: Sequence[Request] = option(
         f"also run the checks that need a GPU, on these: {GPUS}",
         default=(),
-        parse=lambda _, words: device_requests(words),
+        type=device_requests,
     )
     record: bool = flag("if all checks pass, record it in docs/ledger.csv", needs="gpus")
     no_cache: bool = flag(
@@ -25,20 +41,6 @@ class Verify(Image, Json):
 @verb.verb(Verify, example="verify torch-cu130:sm120")
 def verify(options: Verify) -> verb.Result:
     """Check a built image against images.yaml and its lock."""
-    import datetime as dt
-    from dataclasses import asdict
-
-    from torch_images.build.build import revision
-    from torch_images.build.job import BuildOptions
-    from torch_images.cli import report
-    from torch_images.host.runner import Runner
-    from torch_images.jobs import measure
-    from torch_images.project import LEDGER
-    from torch_images.verify import ledger
-    from torch_images.verify.identify import identify
-    from torch_images.verify.verify import require
-    from torch_images.verify.verify import verify as check
-
     if options.record:
         verb.require_clone("verify --record")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
@@ -79,15 +81,6 @@ class Reproduce(Json):
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
 def reproduce(options: Reproduce) -> verb.Result:
     """Rebuild an image from nothing and compare the two."""
-    from dataclasses import asdict
-
-    from torch_images.cli import report
-    from torch_images.config.combine import default_platform
-    from torch_images.errors import VerifyError
-    from torch_images.host.runner import Runner
-    from torch_images.publish.registry import exact, has_host, retry
-    from torch_images.verify.reproduce import reproduce as again
-
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
     config, engine, image = verb.config(), verb.engine(bootstraps=True), options.image
     if has_host(image) and engine.digest(image) is None:
@@ -108,9 +101,6 @@ def reproduce(options: Reproduce) -> verb.Result:
 @verb.verb(Image, example="sbom torch-cu130:sm120")
 def sbom(options: Image) -> verb.Result:
     """Print the SBOM of an image: CycloneDX, JSON."""
-    from torch_images.verify.identify import identify
-    from torch_images.verify.sbom import read
-
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, options.image, workspace, engine)
     return verb.Result(text=read(reference, engine, verb.say).rstrip("\n"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import TypedDict, Unpack
 
 from torch_images.config.combine import combine, default_platform, value
 from torch_images.config.image import ImageSpec
@@ -23,20 +22,9 @@ _ID = re.compile(
 )
 
 
-class _Axes(TypedDict, total=False):
-    cuda: str | None
-    torch: str | None
-    arch: str | None
-    source: str | None
-    base: str | None
-    variant: str | None
-    compat: str | None
-    platform: str | None
-
-
-def choose(config: Config, **axes: Unpack[_Axes]) -> ImageSpec:
+def choose(config: Config, **axes: str) -> ImageSpec:
     """The image with these values of axes, see `combine`."""
-    return combine(config, {axis: str(text) for axis, text in axes.items() if text})
+    return combine(config, axes)
 
 
 def choose_id(config: Config, identifier: str) -> ImageSpec:
@@ -78,9 +66,8 @@ def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSp
     this machine's own, and any that a glob ends in, such as "*-arm64". Raises UsageError if no
     image matches, and as `choose_id` does.
     """
-    own = None if platform == ALL else default_platform(config)
-    if platform not in ("", ALL):
-        own = value("platform", config.platforms, platform)
+    name = platform or default_platform(config).name
+    own = None if platform == ALL else value("platform", config.platforms, name)
 
     def fits(spec: ImageSpec, glob: str) -> bool:
         by_suffix = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)

@@ -14,18 +14,9 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.release import Release
-from torch_images.config.types import (
-    WITH,
-    WITHOUT,
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-    target_range,
-)
+from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
 from torch_images.errors import UsageError, shown, suggest
-from torch_images.platforms import AMD64, Platform, native
+from torch_images.platforms import Platform, native
 
 
 def releases(
@@ -33,8 +24,8 @@ def releases(
 ) -> tuple[Release, ...]:
     """The releases of torch that images of a source and a variant can have, the newest first.
 
-    These are the CUDA version's, and those that extras of the variant add. For a compiled source it
-    is the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
+    These are the CUDA version's and those of the variant's extras. For a compiled source it is
+    the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
     """
     if source.compiled:
         names = [torch for version, torch in source.beside if version == cuda.version]
@@ -61,7 +52,7 @@ def combine(config: Config, axes: Mapping[str, str]) -> ImageSpec:
     variant = value("variant", config.variants, given.get("variant", defaults.variant))
     own = default_platform(config).name
     platform = value("platform", config.platforms, given.get("platform", own))
-    architectures = _architectures(config, cuda, arch)
+    architectures = _architectures(config, arch)
     known = releases(config, cuda, source, base, platform, variant=variant)
     images = [
         ImageSpec(
@@ -93,19 +84,12 @@ def combine(config: Config, axes: Mapping[str, str]) -> ImageSpec:
     raise UsageError(refused[0].message, hint or refused[0].hint)
 
 
-def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
+def _architectures(config: Config, named: str) -> tuple[Architecture, ...]:
     """The architectures in a user's text, such as "9.0,12.0"; all for "". Raises UsageError."""
     if not named:
         return config.architectures
-    if named == "all":
-        raise UsageError(
-            "'all' is not an architecture",
-            "leave --arch out: the image then has code for all of them",
-        )
-    names = dict.fromkeys(name for name in named.replace(";", ",").split(",") if name)
-    if not names:
-        raise UsageError(f"no architecture in '{shown(named)}'", "give one like 12.0")
-    return tuple(sorted((_arch(config, cuda, n) for n in names), key=lambda a: a.capability))
+    chosen = {_arch(config, name) for name in named.replace(";", ",").split(",")}
+    return tuple(sorted(chosen, key=lambda arch: arch.capability))
 
 
 def default_platform(config: Config) -> Platform:
@@ -120,31 +104,24 @@ def _matching(
 
     Raises UsageError for a word that matches none.
     """
-    if not known:
+    if source.torch:
+        compiled = source.torch.version
+        if known and torch in ("", compiled):
+            return known
         able = ", ".join(version for version, _ in source.beside)
         raise UsageError(
-            f"source {source.name} is not compiled for CUDA {cuda.version}", f"it is for {able}"
+            f"source {source.name} is torch {compiled} for CUDA {able}, not torch "
+            f"{shown(torch or compiled)} for CUDA {cuda.version}",
+            "choose one of these, or use --source wheel",
         )
     stable = tuple(release for release in known if not release.prerelease)
-    if source.compiled and not torch:
-        return known
     if not torch and not stable:
         raise UsageError(
             f"CUDA {cuda.version} only has pre-releases of torch",
             f"ask for one with --torch {known[0].version}",
         )
-    if not torch:
-        return stable
-    if source.compiled:
-        assert source.torch
-        if torch == source.torch.version:
-            return known
-        raise UsageError(
-            f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
-            "leave --torch out, or use --source wheel",
-        )
     exact = tuple(r for r in known if r.version == torch)
-    matching = exact or tuple(r for r in stable if r.version.startswith(f"{torch}."))
+    matching = exact or tuple(r for r in stable if not torch or r.version.startswith(f"{torch}."))
     if not matching:
         others = [f"CUDA {c.version}" for c in config.cudas if torch in c.torch]
         others += [f"variant {v.name}" for v in config.variants if torch in v.torch(cuda.version)]
@@ -162,31 +139,11 @@ def _buildable(config: Config, spec: ImageSpec) -> ImageSpec:
     Raises UsageError if an architecture that the user named cannot be built, or none can.
     """
     refusals = {a: refusal(config, spec, a) for a in spec.architectures}
-    architectures = spec.architectures
-    if spec.whole:  # leave out refused architectures; if all are, give the commonest reason
-        reason = Counter(refusals.values()).most_common(1)[0][0]
-        architectures = tuple(a for a in architectures if refusals[a] is None) or tuple(
-            a for a in architectures if refusals[a] == reason
-        )
-    for architecture in architectures:
-        if refusals[architecture] is not None:
-            arch = "" if spec.whole else f", arch {architecture.name}"
-            raise UsageError(
-                f"CUDA {spec.cuda.version}, torch {spec.torch}{arch}, source "
-                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
-                f"{_with_compat(spec)}{_on(spec)} cannot be built: {refusals[architecture]}"
-            )
-    return replace(spec, architectures=architectures)
-
-
-def _with_compat(spec: ImageSpec) -> str:
-    """The compat library as a part of a message; "" without it."""
-    return ", with the compat library" if spec.compat else ""
-
-
-def _on(spec: ImageSpec) -> str:
-    """The platform as a part of a message; "" for linux/amd64."""
-    return "" if spec.platform == AMD64 else f", platform {spec.platform}"
+    able = tuple(a for a in spec.architectures if refusals[a] is None)
+    if able == spec.architectures or (spec.whole and able):
+        return replace(spec, architectures=able)
+    commonest = Counter(reason for reason in refusals.values() if reason).most_common(1)[0][0]
+    raise UsageError(f"{spec.id} cannot be built: {commonest}")
 
 
 class _Named(Protocol):
@@ -205,26 +162,20 @@ def value(axis: str, values: tuple[T, ...], name: str) -> T:
     raise UsageError(f"unknown {axis} '{shown(name)}'", suggest(name, (v.name for v in values)))
 
 
-def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
+def _arch(config: Config, text: str) -> Architecture:
     try:
-        capability = Capability.named(wanted)
-        wanted = str(capability)
+        name = str(Capability.named(text))
     except ValueError as error:
-        raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
-    reason = _impossible(cuda, capability)
-    # An architecture that this CUDA version dropped is impossible, in images.yaml or not.
-    able = [c.version for c in config.cudas if capability in c.targets]
-    if reason and able and capability < max(cuda.targets):
-        hint = f"CUDA {' or '.join(able)} can" if wanted in config.names("arch") else ""
-        known = suggest(wanted, config.names("arch"))
-        raise UsageError(reason, hint or f"images.yaml does not list {wanted} either; {known}")
-    return value("arch", config.architectures, wanted)
+        raise UsageError(str(error), suggest(text, config.names("arch"))) from None
+    return value("arch", config.architectures, name)
 
 
-def _impossible(cuda: Cuda, capability: Capability) -> str | None:
+def _untargeted(config: Config, cuda: Cuda, capability: Capability) -> str | None:
+    """Why the compiler of a CUDA version cannot target an architecture; None if it can."""
     if capability in cuda.targets:
         return None
-    return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
+    able = " or ".join(c.version for c in config.cudas if capability in c.targets)
+    return f"CUDA {cuda.version} cannot target {capability}{f'; CUDA {able} can' * bool(able)}"
 
 
 def _axes(spec: ImageSpec) -> dict[str, str]:
@@ -239,19 +190,12 @@ def _axes(spec: ImageSpec) -> dict[str, str]:
     }
 
 
-def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
-    """Why no host of a platform has an architecture; None if one may."""
-    if not config.foreign(arch, platform):
-        return None
-    return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
-
-
 def same_files(spec: ImageSpec) -> str | None:
     """Why an image would have the same files as for another architecture; None if it would not."""
     for arch in spec.architectures if spec.narrowed else ():
         if other := spec.release.same_code(arch.capability):
             return (
-                f"torch {spec.torch}{_on(spec)} has no kernel for {arch.name} itself, which runs "
+                f"torch {spec.torch} has no kernel for {arch.name} itself, which runs "
                 f"the code for {other}"
             )
     return None
@@ -262,12 +206,13 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     cuda, source = spec.cuda, spec.source
     if spec.compat and spec.platform.name not in dict(config.compat.repositories):
         return f"images.yaml names no repository with NVIDIA's compat library for {spec.platform}"
+    if config.foreign(arch, spec.platform):
+        return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (
-        _impossible(cuda, arch.capability)
+        _untargeted(config, cuda, arch.capability)
         or config.excluded(arch=arch.name, **_axes(spec))
-        or in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
         or spec.variant.empty(cuda.version, spec.release.version)

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, matches, pairs
+from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, known, matches, pairs
 from torch_images.platforms import Platform
 
 
@@ -56,26 +56,12 @@ class Cuda(Section, keys={"version": NAME}):
     floor: Branch
     targets: Annotated[tuple[Arch, ...], FILLED]
     torch: Pins = ()
-    base: str
+    base: Annotated[str, known("base")]
     indexes: Annotated[tuple[Index, ...], FILLED] = ()
-    toolkit: Annotated[
-        tuple[
-            Annotated[str, matches(r"[a-z][a-z-]{0,30}", "a part of cuda-toolkit like nvcc")], ...
-        ],
-        FILLED,
-    ] = ()
+    toolkit: Annotated[tuple[str, ...], FILLED] = ()
     release: str = ""
-    archives: Annotated[
-        tuple[Annotated[str, matches(r"[a-z][a-z0-9_]+", "the name of an archive of CUDA's")], ...],
-        FILLED,
-    ] = ()
-    nvcc_flags: Annotated[
-        str,
-        matches(
-            r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*",
-            "a row of flags like -compress-mode=size",
-        ),
-    ] = ""
+    archives: Annotated[tuple[str, ...], FILLED] = ()
+    nvcc_flags: str = ""
     compat: Annotated[tuple[Annotated[int, As(Branch, int)], ...], FILLED] = ()
 
     @property
@@ -117,8 +103,3 @@ def with_indexes(cuda: Cuda) -> Cuda:
         hint = "list releases under `torch`, or under `indexes` with their index"
         raise Wrong("names no release of torch", hint)
     return replace(cuda, torch=tuple(releases[version] for version in sorted(releases)))
-
-
-def target_range(cuda: Cuda) -> str:
-    """The oldest and newest target of a CUDA version, as part of a message."""
-    return f"its compiler supports {min(cuda.targets)} to {max(cuda.targets)}"

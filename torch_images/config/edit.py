@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 
@@ -28,13 +25,3 @@ def with_releases(text: str, cuda: str, releases: Sequence[str]) -> str:
         )
     listed = f"[{', '.join(releases)}]"
     return f"{text[: node.start_mark.index]}{listed}{text[node.end_mark.index :]}"
-
-
-def write(path: Path, text: str) -> None:
-    """Replace images.yaml in one step, keeping its mode."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=".images-", delete=False, newline="", encoding="utf-8"
-    ) as file:
-        file.write(text)
-    Path(file.name).chmod(path.stat().st_mode & 0o777)
-    os.replace(file.name, path)

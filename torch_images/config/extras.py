@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 
 from torch_images.arch import Capability
 from torch_images.config import fields
 from torch_images.config.release import Release
-from torch_images.config.schema import (
-    FILLED,
-    NAME,
-    Section,
-    Wrong,
-    entry,
-    kept,
-    known,
-    matches,
-    pairs,
-)
-
-# The variables that every image sets, build/render.py, and those that decide what a program loads.
-# An extra that set one would undo what the image needs to work.
-_TAKEN = re.compile(
-    r"PATH|HOME|PYTHON[A-Z]+|BASH_ENV|VIRTUAL_ENV|CUDA_HOME|LD_.*"
-    r"|(NVIDIA|PIP|POETRY|TORCH_IMAGES?|TORCHINDUCTOR|UV)_.*"
-)
-
-
-def _free(name: str) -> str:
-    """The name of a variable. Raises Wrong if images set it themselves."""
-    if _TAKEN.fullmatch(name):
-        raise Wrong("is a variable that images set themselves", "an extra can set only others")
-    return name
+from torch_images.config.schema import FILLED, NAME, Section, entry, kept, known, matches, pairs
 
 
 def _for_all(value: Any, info: ValidationInfo) -> Any:
@@ -96,11 +71,7 @@ class Extra(Section, keys={"name": NAME}):
     environment: Annotated[
         tuple[tuple[str, str], ...],
         pairs(
-            Annotated[
-                str,
-                matches(r"[A-Z][A-Z0-9_]*", "the name of an environment variable"),
-                AfterValidator(_free),
-            ],
+            Annotated[str, matches(r"[A-Z][A-Z0-9_]*", "the name of an environment variable")],
             Annotated[str, matches(r"[A-Za-z0-9_.,:/-]+", "a plain value")],
         ),
         FILLED,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from torch_images.arch import Capability
-from torch_images.config.schema import As, Wrong, choice, known, matches, whole_number
+from torch_images.config.schema import As, Wrong, choice, known, matches
 from torch_images.platforms import PLATFORMS, Platform, find
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -37,19 +36,6 @@ def _release(text: str) -> str:
     if version.local:
         raise Wrong("names a local version", f"write {version.public}")
     return str(version)
-
-
-def _ordered(releases: tuple[str, ...]) -> tuple[str, ...]:
-    for place, (before, text) in enumerate(itertools.pairwise(releases)):
-        if Version(text) <= Version(before):
-            raise Wrong(f"does not come after {before}", "list the oldest first", at=(place + 1,))
-    return releases
-
-
-def _wheel_name(text: str) -> str:
-    if canonicalize_name(text) != text:
-        raise Wrong("is not the name of a wheel", f"write {canonicalize_name(text)}")
-    return text
 
 
 def _requirement(text: str) -> str:
@@ -87,7 +73,6 @@ Registry = Annotated[
 _URL_REST = rf"://{_HOST}(?::[0-9]+)?(?:/(?:(?!\.{{1,2}}(?:/|$))[A-Za-z0-9._~-]+(?:/|$))*)?"
 _BARE = AfterValidator(lambda url: url.rstrip("/"))
 Url = Annotated[str, matches(rf"https?{_URL_REST}", "an http or https URL"), _BARE]
-SecureUrl = Annotated[str, matches(f"https{_URL_REST}", "an https URL"), _BARE]
 Folder = Annotated[
     str, matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'")
 ]
@@ -110,27 +95,23 @@ Glob = Annotated[
 DebianPackage = Annotated[
     str, matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package")
 ]
-WheelName = Annotated[str, AfterValidator(_wheel_name), matches(_LOWER, "the name of a wheel")]
+WheelName = Annotated[
+    str, matches(r"[a-z0-9]+(?:-[a-z0-9]+)*", "the normalised name of a wheel, such as sym-py")
+]
 Branch = Annotated[str, matches(r"[1-9][0-9]{2}", "a driver branch like 580")]
 CudaVersion = Annotated[str, matches(r"[1-9][0-9]?\.[0-9]", "a CUDA version like 12.8 or 13.0")]
 CudaName = Annotated[str, known("cuda")]
 Pairs = tuple[tuple[str, str], ...]
 Variable = Annotated[str, matches(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable")]
-# The name of a build option, which becomes a variable of its environment. A check before compiling
-# ensures that the tree reads it: scripts/image/source/options.py.
-Option = Annotated[
-    str,
-    matches(r"[A-Za-z][A-Za-z0-9_]{1,99}", "the name of an option", "write one such as USE_NCCL"),
-]
 Commit = Annotated[str, matches(COMMIT.pattern, "a full commit of 40 hexadecimal digits")]
 Served = Annotated[str, matches(r"[1-9][0-9]{0,4}/(?:http|tcp)", "a port like 22/tcp or 8888/http")]
-Port = Annotated[int, whole_number("a port", 1, 65535)]
-Gigabytes = Annotated[int, whole_number("a number of GB", 1, 99_999)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Gigabytes = Annotated[int, Field(ge=1)]
 Arch = Annotated[Capability, As(str, _capability)]
 ArchName = Annotated[str, As(Arch, str)]
 PlatformName = Annotated[str, choice("a platform", [each.name for each in PLATFORMS])]
 HostPlatform = Annotated[Platform, As(PlatformName, find)]
 # A public version such as "2.11.0", in PEP 440's normal form and valid in tags.
 Pin = Annotated[str, AfterValidator(_release)]
-Pins = Annotated[tuple[Pin, ...], AfterValidator(_ordered)]
+Pins = tuple[Pin, ...]
 Requirements = tuple[Annotated[str, AfterValidator(_requirement)], ...]

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from torch_images.config.extras import Variant
 from torch_images.config.release import Release
-from torch_images.config.types import (
-    WITH,
-    WITHOUT,
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-)
+from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
 from torch_images.platforms import AMD64, Platform
 
 LATEST, COMPAT = "latest", "compat"
@@ -88,8 +80,8 @@ class ImageSpec:
             return ()
         loaded = facts.arches
         if not self.whole:
-            wanted = (a.capability for a in self.architectures)
-            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in wanted})
+            served = (a.capability for a in self.architectures)
+            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in served})
         return tuple(code.sm.replace("sm", "sm_") for code in sorted(loaded))
 
     @property
@@ -170,16 +162,6 @@ def describe(spec: ImageSpec) -> dict[str, str | bool | list[str]]:
     }
 
 
-def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The values of source, variant and base that are not defaults, in the order of tags."""
-    values = (
-        (spec.source.name, config.defaults.source),
-        (spec.variant.name, config.defaults.variant),
-        (spec.base.name, spec.cuda.base),
-    )
-    return tuple(name for name, default in values if name != default)
-
-
 def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
     """A version of an image: its axes but the platform, except defaults, then `ends`."""
     source = spec.source.name if spec.source.name != config.defaults.source else ""
@@ -194,5 +176,12 @@ def short(config: Config, spec: ImageSpec) -> str:
     With NVIDIA's compat library it is "compat", or ends in "-compat"; then in "-arm64" for
     linux/arm64.
     """
-    words = (spec.arch_name, *unusual(config, spec), spec.compat_word)
-    return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix
+    values = (
+        (spec.arch_name, ""),
+        (spec.source.name, config.defaults.source),
+        (spec.variant.name, config.defaults.variant),
+        (spec.base.name, spec.cuda.base),
+        (spec.compat_word, ""),
+    )
+    tag = "-".join(name for name, default in values if name != default)
+    return (tag or LATEST) + spec.platform.suffix

@@ -29,9 +29,9 @@ _URL = re.compile(
 
 def _url(text: str) -> str:
     url = text.rstrip("/")
-    if not is_index(url):  # not repeated: it may contain a password
+    if not is_index(url):
         hint = "give one like https://download.pytorch.org/whl/cu128"
-        raise Wrong("is not the https URL of an index without user", hint, quote=False)
+        raise Wrong("is not the https URL of an index without user", hint)
     return url
 
 

@@ -308,11 +308,8 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 def _release_name(spec: ImageSpec) -> str:
     """The part of a lock's name with its CUDA version, torch, Python and platform."""
-    return _named(spec.cuda, spec.release.version, spec.base, spec.platform)
-
-
-def _named(cuda: Cuda, torch: str, base: Base, platform: Platform) -> str:
-    return f"{cuda.short}-torch{torch}-py{base.python.replace('.', '')}{platform.suffix}"
+    python = f"py{spec.base.python.replace('.', '')}"
+    return f"{spec.cuda.short}-torch{spec.release.version}-{python}{spec.platform.suffix}"
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from torch_images.config.choose import choose, choose_id
-from torch_images.config.combine import releases
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
@@ -19,7 +18,7 @@ from torch_images.config.lock_requests import (
     locked_images,
     tool_input,
 )
-from torch_images.config.types import WITH, WITHOUT, Config
+from torch_images.config.types import AXES, Config
 from torch_images.errors import UsageError, suggest
 
 
@@ -63,28 +62,13 @@ def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequ
 
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
     """A lock of an image outside the catalogue, by the lock's name; {} if no image has it."""
-    for cuda, source, base, platform, variant, compat in itertools.product(
-        config.cudas,
-        config.sources,
-        config.bases,
-        config.platforms,
-        config.variants,
-        (WITHOUT, WITH),
-    ):
-        for release in releases(config, cuda, source, base, platform, variant=variant):
-            with contextlib.suppress(UsageError):
-                spec = choose(
-                    config,
-                    cuda=cuda.version,
-                    torch=release.version,
-                    source=source.name,
-                    base=base.name,
-                    variant=variant.name,
-                    compat=compat,
-                    platform=platform.name,
-                )
-                if request := _requests(config, [spec]).get(name):
-                    return {name: request}
+    names = {axis: config.names(axis) for axis in AXES if axis != "arch"}
+    names["torch"] += ("",)  # of a compiled source
+    for values in itertools.product(*names.values()):
+        with contextlib.suppress(UsageError):
+            spec = choose(config, **dict(zip(names, values, strict=True)))
+            if request := _requests(config, [spec]).get(name):
+                return {name: request}
     return {}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from torch_images.config.combine import combine, releases, same_files, value
+from torch_images.config.combine import combine, releases, same_files
 from torch_images.config.image import ImageSpec
-from torch_images.config.types import WITHOUT, Config
+from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
 
 _EACH = "each"  # in the catalogue: each release of torch, or each architecture in its own image
@@ -22,36 +22,19 @@ def matrix(config: Config) -> tuple[ImageSpec, ...]:
     Raises ConfigError, with the reason, for a row with an image that cannot be built.
     """
     specs: dict[ImageSpec, None] = {}
-    for row in config.catalogue:
+    for place, row in enumerate(config.catalogue):
         try:
-            for axes in combinations(replace(config, catalogue=(row,))):
+            for values in itertools.product(*row.named.values()):
+                axes = dict(zip(row.named, values, strict=True))
+                axes.setdefault("platform", config.platforms[0].name)
                 specs |= dict.fromkeys(_listed(config, axes))
         except UsageError as error:
             raise ConfigError(
-                f"{row.where}: the catalogue lists an image that cannot be built: {error.message}",
+                f"images.yaml: 'catalogue[{place}]' lists an image that cannot be built: "
+                f"{error.message}",
                 error.hint or "correct the row, or remove it",
             ) from None
     return tuple(specs)
-
-
-def combinations(config: Config) -> Iterator[dict[str, str]]:
-    """The axes of each combination of values that the catalogue lists, defaults included.
-
-    `torch` and `arch` are present only if a row names them.
-    """
-    for row in config.catalogue:
-        for values in itertools.product(*(values for _, values in row.values)):
-            named = dict(zip((axis for axis, _ in row.values), values, strict=True))
-            cuda = value("cuda", config.cudas, named.get("cuda", config.defaults.cuda))
-            yield {
-                "cuda": cuda.version,
-                "source": config.defaults.source,
-                "base": cuda.base,
-                "variant": config.defaults.variant,
-                "compat": WITHOUT,
-                "platform": config.platforms[0].name,
-                **named,
-            }
 
 
 def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:

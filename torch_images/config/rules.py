@@ -6,13 +6,10 @@ before it.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch_images.arch import Capability
-from torch_images.config.sources import Source
 from torch_images.config.types import Config
 from torch_images.errors import suggest
 
@@ -28,7 +25,6 @@ class Problem:
     path: Place
     text: str
     hint: str = ""
-    quote: bool = False
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -50,68 +46,33 @@ def _names(config: Config) -> Iterator[Problem]:
             seen[name] = axis
 
 
-def _order(config: Config) -> Iterator[Problem]:
-    """Identifiers, labels and tables name architectures in the order of this section."""
-    for one, other in itertools.pairwise(config.architectures):
-        if Capability.parse(one.name) > Capability.parse(other.name):
-            text = f"comes after {one.name}; list architectures in ascending order"
-            yield Problem(("architectures", other.name, ""), text)
-
-
 def _gpus(config: Config) -> Iterator[Problem]:
-    seen = {
-        gpu
-        for names in (
-            *((*arch.gpus, *arch.geforce) for arch in config.architectures),
-            *(other.names for other in config.other_gpus),
-        )
-        for gpu in names
-    }
+    known = {gpu for arch in config.architectures for gpu in (*arch.gpus, *arch.geforce)}
+    known |= {gpu for _, names in config.other_gpus for gpu in names}
     named: list[tuple[Place, str]] = [
         *((("arm64-gpus", place), gpu) for place, gpu in enumerate(config.arm64_gpus)),
-        *((("gpu-aliases", gpu), gpu) for gpu, _ in config.gpu_aliases),
+        *((("gpu-aliases", gpu, ""), gpu) for gpu, _ in config.gpu_aliases),
     ]
     for at, gpu in named:
-        if gpu not in seen:
-            yield Problem(at, "is not in any list of GPUs", suggest(gpu, sorted(seen)), quote=True)
-
-
-def _cudas(config: Config) -> Iterator[Problem]:
-    for cuda in config.cudas:
-        path = ("cuda", cuda.version)
-        if cuda.base not in config.names("base"):
-            hint = suggest(cuda.base, config.names("base"))
-            yield Problem((*path, "base"), "is an unknown base", hint, quote=True)
+        if gpu not in known:
+            yield Problem(at, "is not in any list of GPUs", suggest(gpu, sorted(known)))
 
 
 def _sources(config: Config) -> Iterator[Problem]:
-    for source in config.sources:
-        if source.torch:
-            yield from _compiled(config, source, ("sources", source.name))
-
-
-def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
-    if not source.beside:
-        newest = config.cudas[-1]
-        hint = f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"
-        yield Problem(path, "does not name the torch whose CUDA libraries it uses", hint)
     releases = {cuda.version: cuda.torch for cuda in config.cudas}
-    for version, torch in source.beside:
-        if torch not in releases[version]:
-            at, hint = (*path, "beside", version), suggest(torch, releases[version])
-            yield Problem(at, f"is not a torch of CUDA {version}", hint, quote=True)
+    for source in config.sources:
+        for version, torch in source.beside:
+            known = releases[version]
+            if torch not in known:
+                path = ("sources", source.name, "beside", version)
+                yield Problem(path, f"is not a torch of CUDA {version}", suggest(torch, known))
 
 
 def _extras(config: Config) -> Iterator[Problem]:
-    names = [extra.name for extra in config.extras]
     for extra in config.extras:
         path = ("extras", extra.name)
         if bool(extra.wheels) == bool(extra.pins):
             yield Problem(path, "must have either wheels or pins")
-        for other, _ in extra.conflicts:
-            if other not in names:
-                at = (*path, "conflicts", other, "")
-                yield Problem(at, "is an unknown extra", suggest(other, names))
 
 
 def _variants(config: Config) -> Iterator[Problem]:
@@ -123,7 +84,7 @@ def _variants(config: Config) -> Iterator[Problem]:
                 if reason := both.get(other.name) or both.get(extra.name):
                     text = f"cannot be in one image with {other.name}: {reason}"
                     hint = "choose one of them, or put them into separate variants"
-                    yield Problem((*path, "extras", place), text, hint, quote=True)
+                    yield Problem((*path, "extras", place), text, hint)
 
 
 def _removals(config: Config) -> Iterator[Problem]:
@@ -136,7 +97,7 @@ def _removals(config: Config) -> Iterator[Problem]:
                 if wheel.startswith(("nvidia-", "cuda-")):
                     text = f"cannot lose '{changed}': NVIDIA's licence forbids changed copies"
                     hint = "leave whole files out, or nothing"
-                    yield Problem((*path, "of", number), text, hint, quote=True)
+                    yield Problem((*path, "of", number), text, hint)
 
 
 def _toolkits(config: Config) -> Iterator[Problem]:
@@ -157,9 +118,7 @@ def _toolkits(config: Config) -> Iterator[Problem]:
 
 _RULES = (
     _names,
-    _order,
     _gpus,
-    _cudas,
     _sources,
     _extras,
     _variants,

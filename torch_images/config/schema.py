@@ -31,13 +31,11 @@ NAME = ""
 class Wrong(ValueError):  # noqa: N818  pydantic turns ValueErrors into its own errors
     """A problem of a value: `problem` follows "which", or the value's name, in the message.
 
-    `at` is the path from the value to its invalid part, whose text is repeated if `quote` is true.
+    `at` is the path from the value to its invalid part.
     """
 
-    def __init__(
-        self, problem: str, hint: str = "", at: tuple[str | int, ...] = (), *, quote: bool = True
-    ) -> None:
-        self.problem, self.hint, self.at, self.quote = problem, hint, at, quote
+    def __init__(self, problem: str, hint: str = "", at: tuple[str | int, ...] = ()) -> None:
+        self.problem, self.hint, self.at = problem, hint, at
         super().__init__(problem)
 
 
@@ -67,7 +65,7 @@ class Section:
         for key in value:
             if key not in known:
                 named = [name for name in known if name != NAME]
-                raise Wrong("is an unknown key", suggest(key, named), at=(key,), quote=False)
+                raise Wrong("is an unknown key", suggest(key, named), at=(key, ""))
         for key, field in known.items():
             if key not in (NAME, *value) and field.default is MISSING:
                 raise Wrong(f"lacks the key '{key}'")
@@ -125,7 +123,7 @@ def known(kind: str) -> AfterValidator:
     """A text that must be the name of a registered entry."""
 
     def check(text: str, info: ValidationInfo) -> str:
-        _found(text, kind, kept(info, kind))
+        _entry(text, kind, info)
         return text
 
     return AfterValidator(check)
@@ -133,16 +131,11 @@ def known(kind: str) -> AfterValidator:
 
 def entry(kind: str) -> BeforeValidator:
     """The registered entry of a name."""
-
-    def find(text: Any, info: ValidationInfo) -> Any:
-        if not isinstance(text, str):
-            raise PydanticKnownError("string_type")
-        return _found(text, kind, kept(info, kind))
-
-    return BeforeValidator(find)
+    return BeforeValidator(lambda text, info: _entry(str(text), kind, info))
 
 
-def _found(text: str, kind: str, entries: Mapping[str, Any]) -> Any:
+def _entry(text: str, kind: str, info: ValidationInfo) -> Any:
+    entries = kept(info, kind)
     if text not in entries:
         raise Wrong(f"is an unknown {kind}", suggest(text, entries))
     return entries[text]
@@ -176,14 +169,3 @@ def matches(pattern: str, what: str, hint: str = "") -> AfterValidator:
         return text
 
     return AfterValidator(check)
-
-
-def whole_number(what: str, least: int, most: int) -> As:
-    """A whole number from `least` to `most`; `what` names it in an error, such as "a port"."""
-
-    def convert(text: str) -> int:
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or not least <= int(text) <= most:
-            raise Wrong(f"is not {what}", f"give one from {least} to {most}")
-        return int(text)
-
-    return As(str, convert)

@@ -19,7 +19,7 @@ class Tree(Section):
     `version`: from the tree's own files, such as "2.12.0a0".
     """
 
-    repository: fields.SecureUrl
+    repository: fields.Url
     commit: fields.Commit
     version: fields.Pin
 
@@ -36,7 +36,7 @@ class Feature(Section, keys={"name": NAME}):
     """
 
     name: fields.Name
-    option: fields.Option = ""
+    option: fields.Variable = ""
     arch: fields.Arch | None = None
     needs: fields.Below = ""
 
@@ -66,8 +66,8 @@ class Source(Section, keys={"name": NAME}):
     packages: tuple[fields.DebianPackage, ...] = ()
     wheels: fields.Requirements = ()
     headers: tuple[fields.Below, ...] = ()
-    torch_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
-    triton_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
+    torch_options: Annotated[fields.Pairs, pairs(fields.Variable, str)] = ()
+    triton_options: Annotated[fields.Pairs, pairs(fields.Variable, str)] = ()
     features: tuple[Annotated[Feature, entry("feature")], ...] = ()
     without: tuple[Annotated[Feature, entry("feature")], ...] = ()
     beside: Annotated[fields.Pairs, pairs(fields.CudaName, str), FILLED] = ()

@@ -7,24 +7,15 @@ line here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from torch_images.arch import Capability
 from torch_images.config import fields
-from torch_images.config.axes import (
-    AXES,
-    WITH,
-    WITHOUT,
-    Catalogue,
-    Exclude,
-    Excludes,
-    Row,
-    SourceName,
-    VariantName,
-)
-from torch_images.config.cuda import Compat, Cuda, target_range, with_indexes
+from torch_images.config.axes import AXES, WITH, WITHOUT, Exclude, Row, SourceName, VariantName
+from torch_images.config.cuda import Compat, Cuda, with_indexes
 from torch_images.config.extras import Extra, Variant
 from torch_images.config.release import Facts, Release
 from torch_images.config.schema import (
@@ -33,22 +24,18 @@ from torch_images.config.schema import (
     NAMED,
     As,
     Section,
-    Wrong,
     entry,
     listed,
     matches,
     pairs,
-    whole_number,
 )
 from torch_images.config.sources import Feature, Source, Tree
 from torch_images.platforms import AMD64, Platform
 
 __all__ = [
     "AXES", "WITH", "WITHOUT", "Architecture", "Base", "Compat", "Config", "Cuda", "Defaults",
-    "Exclude", "Feature", "OtherGpus", "Pods", "Removal", "Row", "Source", "Tree",
-    "target_range",
+    "Exclude", "Feature", "Pods", "Removal", "Row", "Source", "Tree",
 ]  # fmt: skip
-_SMALLEST_VOLUME = 10  # GB, RunPod's own limit
 _Names = Annotated[tuple[str, ...], FILLED]
 _NamesByKey = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -82,18 +69,6 @@ class Architecture(Section, keys={"capability": NAME}):
     def examples(self) -> tuple[str, ...]:
         """Two to four of its best-known GPUs."""
         return (*self.geforce[:2], *self.gpus[: 2 if self.geforce else 3])
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherGpus:
-    """GPUs of a compute capability that no image serves; names are as in `Architecture`."""
-
-    capability: Capability
-    names: tuple[str, ...]
-
-
-def _other_gpus(members: dict[Capability, tuple[str, ...]]) -> tuple[OtherGpus, ...]:
-    return tuple(OtherGpus(capability=key, names=names) for key, names in members.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +138,6 @@ class _Removals(Section):
         return (*self.always, *(replace(removal, narrowed=True) for removal in self.arch))
 
 
-def _large(size: int) -> int:
-    if size < _SMALLEST_VOLUME:
-        raise Wrong("is too small", f"give {_SMALLEST_VOLUME} or more")
-    return size
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pods(Section):
     """The settings of a template for RunPod, besides the image.
@@ -187,7 +156,7 @@ class Pods(Section):
     ports: tuple[fields.Served, ...]
     environment: Annotated[fields.Pairs, pairs(fields.Variable, str)]
     room: fields.Gigabytes
-    volume: Annotated[fields.Gigabytes, AfterValidator(_large)]
+    volume: Annotated[int, Field(ge=10)]  # RunPod's own limit
     volume_path: fields.Folder
     hosts: Annotated[fields.Pairs, pairs(fields.CudaVersion, fields.Branch), FILLED]
 
@@ -213,7 +182,8 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     `homepage`: the URL in the labels of images.
     `archives`: the root URL of NVIDIA's archives of CUDA.
     `packages`: requirements of the Python packages that each image has besides torch.
-    `keep`: the number of minor versions of torch that a CUDA version keeps, see fetch/upgrade.py.
+    `keep`: the number of minor versions of torch that a CUDA version keeps, see fetch/newer.py.
+    `other_gpus`: pairs of a compute capability that no image serves and the names of its GPUs.
     `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
     `gpu_aliases`: pairs of the name of a GPU and its other names, such as the beginning of a
         cloud's machine type.
@@ -221,46 +191,46 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     `platforms`: the platforms of images.
     `companions`: extras whose pins every image's pip keeps to.
     `facts`: facts about releases of torch from `invoke lock`; not a section of the file.
-    The other fields are the sections of the file, in its order.
+    The other fields are the sections of the file. A field may name entries of those before it.
     """
 
     registry: fields.Registry
     owner: fields.Owner
-    homepage: fields.SecureUrl
+    homepage: fields.Url
     architectures: Annotated[tuple[Architecture, ...], FILLED, NAMED, listed("arch")]
     other_gpus: Annotated[
-        tuple[OtherGpus, ...],
-        As(dict[fields.Arch, _Names], _other_gpus),
+        tuple[tuple[Capability, tuple[str, ...]], ...], pairs(fields.Arch, _Names)
     ] = ()
     arm64_gpus: tuple[str, ...] = ()
     gpu_aliases: Annotated[_NamesByKey, pairs(str, _Names)] = ()
     other_makers: Annotated[_NamesByKey, pairs(str, _Names)] = ()
     platforms: Annotated[tuple[fields.HostPlatform, ...], FILLED, listed("platform")] = (AMD64,)
+    bases: Annotated[tuple[Base, ...], FILLED, NAMED, listed("base")]
     cudas: Annotated[
         tuple[Annotated[Cuda, AfterValidator(with_indexes)], ...], FILLED, NAMED, listed("cuda")
     ]
-    keep: Annotated[int, whole_number("a number of minor versions", 1, 99)]
+    keep: Annotated[int, Field(ge=1)]
     archives: fields.Url
     compat: Compat
     features: Annotated[tuple[Feature, ...], NAMED, listed("feature")] = ()
     sources: Annotated[tuple[Source, ...], FILLED, NAMED, listed("source")]
     packages: fields.Requirements
-    bases: Annotated[tuple[Base, ...], FILLED, NAMED, listed("base")]
     extras: Annotated[tuple[Extra, ...], NAMED, listed("extra")] = ()
     companions: tuple[Annotated[Extra, entry("extra")], ...] = ()
     variants: Annotated[tuple[Variant, ...], FILLED, NAMED, listed("variant")]
     defaults: Defaults
     pods: Pods
-    catalogue: Catalogue = ()
+    catalogue: tuple[Row, ...] = ()
     removals: Annotated[tuple[Removal, ...], As(_Removals, _Removals.all)] = ()
-    excludes: Excludes = ()
+    excludes: tuple[Exclude, ...] = ()
     facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in the order of the file. Raises KeyError for another axis."""
+        added = (v.torch(c.version) for v in self.variants for c in self.cudas)
         return {
             "cuda": tuple(c.version for c in self.cudas),
-            "torch": tuple(dict.fromkeys(t for c in self.cudas for t in c.torch)),
+            "torch": tuple(dict.fromkeys(chain(*(c.torch for c in self.cudas), *added))),
             "arch": tuple(a.name for a in self.architectures),
             "source": tuple(s.name for s in self.sources),
             "base": tuple(b.name for b in self.bases),

@@ -18,7 +18,6 @@ from pathlib import Path
 from torch_images.build import built, labels
 from torch_images.build.plan import CANDIDATE
 from torch_images.config.image import LATEST
-from torch_images.errors import UsageError
 from torch_images.host.buildx import Record
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
@@ -30,7 +29,6 @@ from torch_images.verify.reproduce import original
 
 # Names in the cache end in a hash. The folder is the user's choice, and may contain other files.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
-_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download in progress
 # Names of images that are being built, and of parent images.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
@@ -38,7 +36,6 @@ RUNNING = timedelta(hours=1)  # newer files may belong to a running build
 _STEP = re.compile(
     r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,40 +54,16 @@ class Item:
     tag: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of items to keep: younger than `age`, and up to `size` bytes in all (0: any)."""
+def surplus(items: Iterable[Item], before: datetime, size: int = 0) -> tuple[Item, ...]:
+    """Items last used before a time, or beyond `size` bytes in all (0: any). Pure.
 
-    age: timedelta
-    size: int = 0
-
-
-def parse_age(text: str) -> timedelta:
-    """Parse an age such as "12h", "30d" or "8w". Raises UsageError."""
-    match = re.fullmatch(r"([0-9]{1,5})([hdw])", text.strip())
-    if not match:
-        raise UsageError(f"'{text}' is not an age", "give one like 12h, 30d or 8w")
-    hours = {"h": 1, "d": 24, "w": 168}[match[2]]
-    return timedelta(hours=int(match[1]) * hours)
-
-
-def parse_size(text: str) -> int:
-    """Parse a size such as "50GB", "500MB" or "1000" into bytes; 0 for "". Raises UsageError."""
-    match = re.fullmatch(r"([0-9]{1,15})\s*([KMGT]?B?)", text.strip().upper())
-    if not text.strip():
-        return 0
-    if not match or match[2] not in _UNITS:
-        raise UsageError(f"'{text}' is not a size", "give one like 50GB or 500MB")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item, ...]:
-    """The items beyond the limits, the longest unused first. Pure."""
+    The longest unused are first.
+    """
     latest = sorted(items, key=lambda item: item.used, reverse=True)
     gone, total = [], 0
     for item in latest:
         total += item.size
-        if now - item.used > limits.age or (limits.size and total > limits.size):
+        if item.used < before or (size and total > size):
             gone.append(item)
             total -= item.size
     return tuple(reversed(gone))
@@ -179,6 +152,9 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     cache = workspace.cache
     parts = tuple(cache / part for part in Part)
     scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
+    downloads = chain.from_iterable(sorted(part.glob(".partial-????????")) for part in parts)
+    latest = datetime.now(UTC) - RUNNING
+    partial = [path for path in downloads if _time(path.lstat().st_mtime) < latest]
     return tuple(
         Item(
             name=str(path),
@@ -186,19 +162,8 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
             used=_time(path.stat().st_mtime),
             path=path,
         )
-        for path in (*chain.from_iterable(scratches), *_partial(parts))
+        for path in (*chain.from_iterable(scratches), *partial)
     )
-
-
-def _partial(parts: Iterable[Path]) -> list[Path]:
-    """Downloads that are too old for a running build."""
-    paths = (path for part in parts for path in sorted(part.glob(".partial-*")))
-    latest = datetime.now(UTC) - RUNNING
-    return [
-        path
-        for path in paths
-        if _PARTIAL.fullmatch(path.name) and _time(path.lstat().st_mtime) < latest
-    ]
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
@@ -233,12 +198,12 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     parents = {record.id: record.parents for record in records}
 
     def with_parents(ids: Iterable[str]) -> set[str]:
-        found, left = set[str](), [*ids]
+        known, left = set[str](), [*ids]
         while left:
-            if (one := left.pop()) not in found:
-                found.add(one)
+            if (one := left.pop()) not in known:
+                known.add(one)
                 left += parents.get(one, ())
-        return found
+        return known
 
     steps = {record.id: record.step for record in records if record.step}
     ours = {name for name, step in steps.items() if _STEP.search(step)}

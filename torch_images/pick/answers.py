@@ -82,7 +82,7 @@ def branches(config: Config, compat: Compat) -> tuple[str, ...]:
 def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
     """The names of GPUs by their kind, and by the reason why no image serves them, or ""."""
     known = [(a.capability, (*a.geforce, *a.gpus)) for a in config.architectures]
-    known += [(other.capability, other.names) for other in config.other_gpus]
+    known += config.other_gpus
     kinds: dict[tuple[str, str], tuple[str, ...]] = {}
     for capability, names in sorted(known, key=lambda pair: pair[0], reverse=True):
         for name in names:

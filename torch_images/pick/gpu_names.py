@@ -44,7 +44,7 @@ def capabilities(config: Config) -> dict[str, Capability]:
     """The compute capability of every GPU that images.yaml names."""
     return {
         **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
-        **{name: other.capability for other in config.other_gpus for name in other.names},
+        **{name: own for own, names in config.other_gpus for name in names},
     }
 
 
@@ -83,9 +83,7 @@ def find(config: Config, named: str) -> str:
         # "a2 highgpu" is not an A2.
         longest = [p for p in all_of_it if not any(p != q and _within(p, q) for q in all_of_it)]
         if longest:
-            found = _only(named, [phrases[phrase] for phrase in longest], known)
-            _refuse_ada(named, words, found, max(longest, key=len), known)
-            return found
+            return _only(named, [phrases[phrase] for phrase in longest], known)
     if fitting := _by_number(set(words), known):
         return _only(named, fitting, known)
     hint = suggest(" ".join(plain).upper(), known)
@@ -101,15 +99,6 @@ def _only(named: str, fitting: list[str], known: Mapping[str, Capability]) -> st
         names = ", ".join(f"{name} ({known[name]})" for name in fitting)
         raise UsageError(f"'{shown(named)}' names several GPUs: {names}", "give the whole name")
     return max(fitting, key=len)
-
-
-def _refuse_ada(
-    named: str, words: Words, found: str, phrase: Words, known: Mapping[str, Capability]
-) -> None:
-    """Raise UsageError for a model of another architecture that is called Ada: A6000 Ada."""
-    if "ada" in words and "ada" not in (*phrase, *_words(found)):
-        adas = [name for name in known if "ada" in _words(name)]
-        raise UsageError(f"there is no {found} Ada", suggest(named, [found, *adas]))
 
 
 def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:

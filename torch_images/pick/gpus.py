@@ -60,27 +60,19 @@ def find_gpu(config: Config, named: str) -> Gpu:
     """
     known = gpu_names.capabilities(config)
     capability = gpu_names.capability(named)
-    if capability:
-        having = [name for name, own in known.items() if own == capability]
-        arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
-        serving = _architecture(config, capability, "this GPU", arm64=arm64)
-        return Gpu(
-            name=f"GPU {capability}",
-            capability=capability,
-            architecture=serving,
-            geforce=False,
-            arm64=arm64,
-            named=False,
-        )
-    name = gpu_names.find(config, named)
-    arm64 = name in config.arm64_gpus
+    name = "" if capability else gpu_names.find(config, named)
+    names = {name} if name else {one for one, own in known.items() if own == capability}
+    capability = capability or known[name]
+    arm64 = bool(names) and names <= {*config.arm64_gpus}
     geforce = any(name in architecture.geforce for architecture in config.architectures)
+    line = "GeForce " if geforce and not name.startswith(TITAN) else ""
     return Gpu(
-        name=f"GeForce {name}" if geforce and not name.startswith(TITAN) else name,
-        capability=known[name],
-        architecture=_architecture(config, known[name], name, arm64=arm64),
+        name=f"{line}{name}" if name else f"GPU {capability}",
+        capability=capability,
+        architecture=_architecture(config, capability, name or "this GPU", arm64=arm64),
         geforce=geforce,
         arm64=arm64,
+        named=bool(name),
     )
 
 
@@ -91,7 +83,7 @@ def known_gpus(config: Config) -> list[dict[str, Any]]:
         (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
         for a in config.architectures
     ]
-    rows += [(other.capability, other.names, "no image") for other in config.other_gpus]
+    rows += [(capability, names, "no image") for capability, names in config.other_gpus]
     return [
         {
             "capability": str(capability),
@@ -131,7 +123,7 @@ def _architecture(
 
     `arm64`: the GPU is in a host with an Arm processor; some architectures serve only these.
     """
-    others = {other.capability: other.names for other in config.other_gpus}
+    others = dict(config.other_gpus)
     served = [a for a in config.architectures if capability.runs(a.capability)]
     served = [] if capability in others else served
     served = [a for a in served if arm64 or not config.foreign(a, AMD64)] or served
@@ -142,9 +134,5 @@ def _architecture(
     hint = _OLDER if _OLDEST <= capability < oldest else ""
     raise UsageError(
         f"no image serves compute capability {capability}, which {name} has; they serve {known}",
-        _JETSON if _is_jetson(others.get(capability, ())) else hint,
+        _JETSON if any(n.startswith("Jetson") for n in others.get(capability, ())) else hint,
     )
-
-
-def _is_jetson(names: tuple[str, ...]) -> bool:
-    return any(name.startswith("Jetson") for name in names)

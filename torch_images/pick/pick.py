@@ -26,6 +26,8 @@ from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
 from torch_images.verify.ledger import State
 
+_OTHER = ("image", "local", "id", "torch", "works", "proof")  # what an answer has of each other one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
@@ -34,9 +36,7 @@ class Suggestion:
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
     compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
-    words whether the image was built and verified, `built` whether ever, `tested` whether from the
-    inputs of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU,
-    or "".
+    words whether the image was built and verified. `limits`: what fails on this GPU, or "".
     """
 
     works: bool
@@ -49,9 +49,6 @@ class Suggestion:
     torch: str = ""
     limits: str = ""
     proof: str = ""
-    tested: bool = False
-    built: bool = False
-    listed: bool = True
 
 
 def pick(
@@ -81,31 +78,27 @@ def pick(
         if not verdict.compat:
             judged.append((spec, verdict))
             continue
-        own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
+        own = {**axes, "cuda": spec.cuda.version, "compat": WITH, "platform": platform.name}
         judged.append((_choose(config, gpu, own, state), verdict))
         plain = judge(spec.cuda, gpu, driver)
         judged += [(spec, plain)] if plain.works else []
-    suggestions = []
-    for spec, verdict in judged:
-        current = state(spec)
-        suggestion = replace(
+
+    def order(pair: tuple[ImageSpec, Suggestion]) -> tuple[bool | int, ...]:
+        spec, verdict = pair
+        listed, known = of_the_project(config, spec), state(spec)
+        return not verdict.works, not known.built, not listed, verdict.rank, not known.tested
+
+    return tuple(
+        replace(
             verdict,
             image=name(config, spec, namespace),
             local=f"{spec.repository}:{short(config, spec)}",
             id=spec.id,
             torch=spec.torch,
             limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
-            proof=current.words,
-            tested=current.tested,
-            built=current.built,
-            listed=of_the_project(config, spec),
+            proof=state(spec).words,
         )
-        suggestions.append(suggestion)
-    return tuple(
-        sorted(
-            suggestions,
-            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
-        )
+        for spec, verdict in sorted(judged, key=order)
     )
 
 
@@ -128,17 +121,13 @@ def choose_for_gpu(
         if gpu.architecture.capability not in cuda.targets:
             continue
         try:
-            specs.append(_choose(config, gpu, _axes(axes, cuda, platform), state))
+            own = {**axes, "cuda": cuda.version, "platform": platform.name}
+            specs.append(_choose(config, gpu, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
         raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
     return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
-
-
-def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str]:
-    """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
-    return {**axes, "cuda": cuda.version, "platform": platform.name}
 
 
 def _choose(
@@ -199,7 +188,7 @@ def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tup
     """
     given = spec.axes
     for axis in [axis for axis in given if axis not in ("cuda", "platform")]:
-        fewer = {**dict.fromkeys(given), **{a: v for a, v in given.items() if a != axis}}
+        fewer = {other: value for other, value in given.items() if other != axis}
         with contextlib.suppress(UsageError):
             if choose(config, **fewer) == spec:
                 del given[axis]
@@ -282,17 +271,9 @@ def answer(
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
-            {
-                "image": s.image,
-                "local": s.local,
-                "id": s.id,
-                "torch": s.torch,
-                "works": s.works,
-                "why": s.reason,
-                "proof": s.proof,
-            }
-            for s in suggestions
-            if s is not best
+            {**{key: getattr(one, key) for key in _OTHER}, "why": one.reason}
+            for one in suggestions
+            if one is not best
         ],
     }
 
