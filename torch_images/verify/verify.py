@@ -140,7 +140,7 @@ def verify(
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    record = Record(workspace, expected, emulated=emulated)
+    record = Record(workspace, expected, machine)
     subject = Subject(
         job=job,
         info=info,
