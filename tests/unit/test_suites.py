@@ -49,7 +49,7 @@ class Container:
     ) -> ExecResult:
         if "cuda-doctor" in command:
             return self.machine.doctor
-        if command[-1].endswith("libraries.py"):
+        if command[-1].endswith("/libraries.py"):
             return ExecResult(0, self.machine.library)
         if command[0] == "nvidia-smi":
             return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
