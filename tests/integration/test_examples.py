@@ -82,6 +82,11 @@ def test_a_package(example: str, engine: Engine) -> None:
     assert folder.startswith("/opt/venv/lib/")
 
 
+@pytest.mark.parametrize("example", ["lifted"], indirect=True)
+def test_constraints_that_are_lifted(example: str, engine: Engine) -> None:
+    assert shown(engine, example, "torchvision")[:2] == [TORCH, "0.25.0"]
+
+
 @pytest.mark.parametrize("example", ["environment", "project"], indirect=True)
 def test_an_environment_on_top(
     example: str, engine: Engine, request: pytest.FixtureRequest

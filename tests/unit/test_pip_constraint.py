@@ -48,7 +48,8 @@ def test_the_pip_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_what_installs_is_constrained(command: str, place: int) -> None:
-    words, environ = command.split(), {}
+    words = command.split()
+    environ: dict[str, str] = {}
     pip_constraint.constrain(words, environ)
     before = command.split()
     assert words == (before[:place] + PINNED + before[place:] if place else before)
