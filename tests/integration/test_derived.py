@@ -151,9 +151,52 @@ def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
     assert REFUSALS[tool] in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "UV_CONSTRAINT=",
+        "UV_CONSTRAINT=/tmp/own.txt",
+        "-u UV_CONSTRAINT HOME=/",
+        "UV_SYSTEM_PYTHON=1",
+    ],
+)
+def test_uv_keeps_torch_whatever_its_environment(resting: str, words: str) -> None:
+    """Debian's Python takes no packages, and says where they belong."""
+    within(resting, "sh", "-c", "echo einops==0.7.0 >/tmp/own.txt")
+    done = within(resting, "env", *words.split(), *ASKS["uv"].split(), "torch==2.13.0")
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    expected = f"you require torch==2.13.0 and torch=={T130}"
+    if words == "UV_SYSTEM_PYTHON=1":
+        expected = "Packages of this image belong in /opt/venv"
+    assert expected in said
+
+
 @pytest.mark.parametrize("tool", ASKS)
-def test_variables_that_are_set_to_nothing_lift_the_constraints(resting: str, tool: str) -> None:
-    lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=")
+@pytest.mark.parametrize("package", ["nvidia-nccl-cu12==2.26.2", "xgboost==2.1.4"])
+def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
+    resting: str, tool: str, package: str
+) -> None:
+    done = within(resting, *ASKS[tool].split(), package)
+    assert done.returncode != 0
+    assert "0+not.beside.nvidia.nccl.cu13" in done.stdout + done.stderr
+
+
+def test_a_library_that_was_replaced_is_said_and_put_back_by_what_it_says(resting: str) -> None:
+    lifted = ("env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "nvidia-nccl-cu12==2.26.2")
+    assert within(resting, *lifted).returncode == 0
+    line = within(resting, "torch-info").stdout.splitlines()[0]
+    assert line.startswith(
+        "nvidia-nccl-cu12 2.26.2 replaced libnccl.so.2 of nvidia-nccl-cu13 2.30.7, which torch needs: "
+    )
+    assert line in within(resting, "cuda-doctor").stdout
+    assert within(resting, "sh", "-c", line.partition(": ")[2]).returncode == 0
+    assert within(resting, "torch-info").stdout.startswith(f"PyTorch {T130}")
+
+
+@pytest.mark.parametrize("tool", ASKS)
+def test_variables_lift_the_constraints(resting: str, tool: str) -> None:
+    lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=", "UV_NO_CONFIG=1")
     done = within(resting, *lifted, *ASKS[tool].split(), "--no-deps", "torchvision==0.25.0")
     assert done.returncode == 0, done.stderr
     assert "torchvision-0.25.0" in (done.stdout + done.stderr).replace("==", "-")

@@ -18,7 +18,13 @@ from torch_images.build.templates import templates
 from torch_images.config.image import ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
-from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
+from torch_images.layers.constraints import (
+    VARIABLES,
+    constraints,
+    project,
+    refusals,
+    uv_settings,
+)
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
@@ -117,9 +123,10 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
+    pins = constraints(config, spec, lock)
     files += text_files(
         {"runtime/image.json": _json(image_facts(config, spec, matrix(config)))}
-        | {"finish/constraints.txt": constraints(config, spec, lock)}
+        | {"finish/constraints.txt": pins, "finish/uv.toml": uv_settings(pins, CONSTRAINTS)}
         | {"finish/uv-project.toml": project(config, spec, lock)}
         | {f"source/{name}.json": _json(recipe) for name, recipe in compiled.items()}
     )
