@@ -380,5 +380,5 @@ def script(row: Row, command: Sequence[str] = LOOKS) -> str:
     drop = ""
     if USER in row.runs_as:
         drop = "setpriv --reuid=1000 --regid=1000 --clear-groups --bounding-set=-all -- "
-    start = f"/usr/bin/tini -s -g -- torch-entrypoint {shlex.join(command)}"
+    start = f"/usr/bin/tini -s -- torch-entrypoint {shlex.join(command)}"
     return "\n".join([*lines, f"exec {drop}{start}"])

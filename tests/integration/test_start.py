@@ -45,6 +45,29 @@ def test_a_signal_reaches_the_command_and_its_code_comes_back(image: str) -> Non
         assert done.stdout.strip() == "42"
 
 
+TRAINS = """
+import os, signal, sys, time, torch
+from torch.utils.data import DataLoader
+def save(*_):
+    time.sleep(1)  # workers that got the signal have ended by now
+    torch.save({}, "/tmp/checkpoint.pt")
+    sys.exit(0 if os.path.getsize("/tmp/checkpoint.pt") else 1)
+signal.signal(signal.SIGTERM, save)
+for n, _ in enumerate(DataLoader(range(10**7), num_workers=2)):
+    if n == 0:
+        print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("command", [("python", "-c", TRAINS), ("bash", "-c", 'true; python -c "$0"', TRAINS)])
+def test_docker_stop_lets_a_training_with_workers_save(image: str, command: tuple[str, ...]) -> None:
+    """Other signals, ten times: tests/programs/test_signals.py."""
+    with running(image, *command) as name:
+        subprocess.run(["docker", "stop", "--time=60", name], check=True, capture_output=True)
+        done = subprocess.run(["docker", "wait", name], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "0"
+
+
 def test_the_command_replaces_the_entrypoint(image: str, engine: Engine) -> None:
     """Nothing stays between PID 1 and the command, and nothing else runs."""
     code = (

@@ -30,8 +30,9 @@ from torch_images.oci.layout import BASE_RECIPE
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host).
-ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
+# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host). Not -g, which
+# ends the workers of a DataLoader before their parent can save.
+ENTRYPOINT = ("/usr/bin/tini", "-s", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get scripts/image/pod
 FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/attention
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
