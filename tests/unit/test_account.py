@@ -11,15 +11,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import account
 import pytest
+from _torch_images import account
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import ROOT
 
 MODULES = ROOT / "scripts/image/runtime"
-PROGRAM = (MODULES / "account.py").read_text()
+PROGRAM = (MODULES / "_torch_images/account.py").read_text()
 OTHER = 54321  # an id without a name
 # Run as that id where the tests are root's, who can write everywhere; else it has the test's own id.
 ASK = """
@@ -253,7 +253,9 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
 
     pip refuses every command where builds are not isolated and a build constraint is set.
     """
-    (tmp_path / "sitecustomize.py").write_text("import account; account.at_start()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from _torch_images import account; account.at_start()\n"
+    )
     (tmp_path / "pip").write_text(
         f"import json, os; print(json.dumps(os.environ.get('{account.BUILD_CONSTRAINT}')))"
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import account
 import cuda_runtime
-import defaults
 import effect
 import facts
 import pytest
 import start
+from _torch_images import account, defaults
 from cuda_runtime import Image
 
 from tests.decisions import NOTES
@@ -133,7 +132,8 @@ def test_a_value_is_shown_escaped_and_short(tmp_path: Path, value: str, shown: s
     """Whoever sets a variable could write lines of the start's own, or clear the terminal."""
     for complaint in (
         cuda_runtime.read_mode({"CUDA_COMPAT": value})[1],
-        defaults.profile({"TORCH_IMAGE_GEMM": value})[1][0],
+        defaults.profile({"TORCH_IMAGE_GEMM": value})[2][0],
+        defaults.profile({"TORCH_IMAGE_TF32": value})[2][0],
         account.complaint({account.INDUCTOR: value, "TMPDIR": str(tmp_path)}),
     ):
         assert f"{shown} " in complaint
@@ -149,11 +149,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effect, "apply", lambda *_: ("", {"A": "b c"}))
     monkeypatch.setattr(account, "changes", lambda environ, _: {"HOME": environ["A"]})
     monkeypatch.setattr(account, "complaint", lambda environ: f"no {environ['HOME']}")
-    monkeypatch.setattr(defaults, "profile", lambda environ: ({"P": environ["HOME"]}, ["gemm"]))
+    monkeypatch.setattr(defaults, "profile", lambda environ: ({}, {"P": environ["HOME"]}, ["gemm"]))
 
 
 SAID = [
-    "CUDA_COMPAT=yes is not auto, on or off, and taken as auto",
+    "CUDA_COMPAT=maybe is not auto, on or off, and taken as auto",
     "CUDA 13.0 uses the host's driver 580.95.05: why",
     "no b c",
     "gemm",
@@ -168,7 +168,7 @@ FOUND = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
     [
         (cuda_runtime, "decide", "A", "libcuda was not chosen, so the loader's is used: "),
         (account, "complaint", "HOME", "variables for this user were not set: "),
-        (defaults, "profile", "P", "the profile was not applied: "),
+        (defaults, "profile", "P", "the image's own variables were not read: "),
     ],
 )
 def test_a_step_that_fails_is_one_line(
@@ -180,7 +180,7 @@ def test_a_step_that_fails_is_one_line(
     error: Exception,
 ) -> None:
     """Never a traceback at a start: the other steps count."""
-    assert start.prepare({"CUDA_COMPAT": "yes"}) == (FOUND, SAID)
+    assert start.prepare({"CUDA_COMPAT": "maybe"}) == (FOUND, SAID)
 
     def fail(*_: object) -> None:
         raise error

@@ -30,8 +30,8 @@ from torch_images.oci.layout import BASE_RECIPE
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host). Not -g, which
-# ends the workers of a DataLoader before their parent can save.
+# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host). Not
+# -g, which ends the workers of a DataLoader before their parent can save.
 ENTRYPOINT = ("/usr/bin/tini", "-s", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get scripts/image/pod
 FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/attention
@@ -108,7 +108,7 @@ def render(
         | {f"wheels/{name}.txt": requirements_text(more.wheels) for name, more in others if more}
         | {f"lock/{name}": text for name, text in lock.texts().items()}
     )
-    folders = ["build", "finish", "commands", "runtime"]
+    folders = ["build", "finish", "commands", "runtime", "runtime/_torch_images"]
     folders += ["devel"] if spec.variant.cuda_home or compiled else []
     folders += ["source"] if compiled else []
     folders += ["native"] if facts["native"] else []

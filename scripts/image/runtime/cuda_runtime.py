@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import facts
-from account import shown
+from _torch_images.account import shown
+from _torch_images.switches import WORDS
 
 from torch_images.inside import decision
 from torch_images.inside.decision import Choice, Host, Library, Probe, Release, Sister
@@ -75,8 +76,11 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     """The mode in CUDA_COMPAT, and a complaint if its value is not a mode, else ""."""
     asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
-    if asked.lower() in decision.MODES:
-        return asked.lower(), ""
+    word = asked.strip().lower()
+    if word in WORDS:
+        return decision.ON if WORDS[word] else decision.OFF, ""
+    if word == decision.AUTO:
+        return decision.AUTO, ""
     return decision.AUTO, f"CUDA_COMPAT={shown(asked)} is not auto, on or off, and taken as auto"
 
 
