@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import cuda_runtime
@@ -43,15 +44,21 @@ def machine(root: Path, driver: str, *, node: bool = True) -> Path:
     return root
 
 
-def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start is done in half a second, of which Python and the loader's cache need 0.12."""
+@pytest.mark.parametrize(
+    ("driver", "mode", "seconds"),
+    [("580.95.05", "auto", [0.38]), ("580.95.05", "on", [20, 20]), ("570.86.15", "auto", [20, 20])],
+)
+def test_an_older_driver_gets_the_seconds_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, mode: str, seconds: list[float]
+) -> None:
+    """With 0.38 s for NVML and the trial, which took up to 0.87 s, a start chose by its speed."""
     clock = Clock()
     given: list[float] = []
 
     def gather(_root: Path, deadline: float, *, devices: bool) -> Host:
         given.append(deadline - clock.now)
         clock.now += 0.25
-        return Host("570.86.15", "/usr/lib/libcuda.so.1", nodes=True)
+        return Host(driver, "/usr/lib/libcuda.so.1", nodes=True)
 
     def probe(_folder: str, seconds: float) -> Probe:
         given.append(seconds)
@@ -61,9 +68,31 @@ def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(facts, "gather", gather)
     monkeypatch.setattr(cuda_runtime, "probe", probe)
-    monkeypatch.setattr(effect, "apply", lambda *_: ("", {}))
-    start.prepare({})
-    assert given == pytest.approx([0.38, 0.13])
+    cuda_runtime.decide(machine(tmp_path, driver), mode)
+    assert given == pytest.approx(seconds)
+
+
+TRIAL = 'import time; time.sleep({}); print(\'[0, "", "", ""]\')'
+
+
+def test_one_answer_however_slow_the_host_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dev").mkdir()
+    monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
+    monkeypatch.setattr(cuda_runtime, "HERE", tmp_path)
+    answers = set()
+    for seconds in (0.0, 0.5):
+
+        def ask(_folder: str, seconds: float = seconds) -> dict[str, object]:
+            time.sleep(seconds)
+            return {"driver": "", "devices": [("H100", 2, "9.0")]}
+
+        monkeypatch.setattr(facts, "_ask_nvml", ask)
+        (tmp_path / "probe.py").write_text(TRIAL.format(seconds))
+        answers.add(cuda_runtime.decide(machine(tmp_path, "570.86.15"), "auto").line)
+    assert len(answers) == 1
+    assert "not proved" not in answers.pop()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +117,7 @@ def test_when_nvml_is_asked(
     monkeypatch.setattr(facts, "in_child", lambda *_: told)
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(0))
-    made = cuda_runtime.decide(machine(tmp_path, driver, node=node), mode, 0.38)
+    made = cuda_runtime.decide(machine(tmp_path, driver, node=node), mode)
     assert (made.host.devices is not None) is asks
 
 

@@ -44,7 +44,7 @@ def _libcuda(environ: Mapping[str, str]) -> Changes:
     """Choose a libcuda, and make the choice effective."""
     root = Path("/")
     mode, complaint = cuda_runtime.read_mode(environ)
-    chosen = cuda_runtime.decide(root, mode, cuda_runtime.BUDGET)
+    chosen = cuda_runtime.decide(root, mode)
     _, changes = effect.apply(chosen.choice, chosen.host, root, environ, cuda_runtime.COMPAT_ROOT)
     return changes, [*([complaint] if complaint else []), chosen.line]
 
