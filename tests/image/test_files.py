@@ -36,6 +36,8 @@ MADE = re.compile(
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_image_attention\.pth
     | /usr/local/lib/python3\.[0-9]+/dist-packages/torch-images\.pth
     | /root/\.(?:bashrc|profile)
+    | /etc/(?:apt/apt\.conf\.d/docker-[a-z-]+|sudoers\.d/torch-images)
+    | /usr/sbin/policy-rc\.d
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem
     | /etc/profile\.d/torch-images(?:-login)?\.sh

@@ -185,7 +185,7 @@ def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
     """Not in a home that others can write, and not before the image's own."""
     home, path = made(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
     told = {"TMPDIR": made(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
-    assert "PATH" not in ask(told)[0]  # it is root's
+    assert home not in ask(told)[0]["PATH"]  # it is root's
     os.chown(home, OTHER, 0)
     longer = {"PATH": f"{path}:{home}/.local/bin"}
     assert ask(told)[0] == longer
@@ -196,9 +196,22 @@ def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_a_home_that_cannot_be_written_stays_and_caches_go_elsewhere(folder: Path) -> None:
+def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
+    """Another user's, or `daemon`'s: matplotlib, numba and pip's own folders failed there."""
     home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
-    given, complaint = ask({"HOME": home, "TMPDIR": temporary, "USER": "me"})
+    private = f"{temporary}/torch-images-{OTHER}"
+    told = {"HOME": home, "TMPDIR": temporary, "USER": "me"}
+    assert ask(told) == ({"HOME": private}, "")
+    assert ask({**told, "HOME": private}) == ({}, "")
+
+
+@ROOT_ONLY
+def test_a_home_with_a_volume_stays_and_caches_go_elsewhere(folder: Path) -> None:
+    home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
+    table = folder / "mountinfo"
+    table.write_text(f"1 1 0:1 / {home}/models rw\n1 1 0:1 / {home}2 rw\n")
+    program = PROGRAM.replace("/proc/self/mountinfo", str(table))
+    given, complaint = ask({"HOME": home, "TMPDIR": temporary, "USER": "me"}, program)
     private = f"{temporary}/torch-images-{OTHER}"
     assert complaint == ""
     assert given == {
@@ -209,7 +222,9 @@ def test_a_home_that_cannot_be_written_stays_and_caches_go_elsewhere(folder: Pat
     }
     mine = {"XDG_CACHE_HOME": "/mine", "TRITON_CACHE_DIR": "/mine", "JUPYTER_DATA_DIR": "/mine"}
     told = {"HOME": home, "TMPDIR": temporary, "USER": "me", **mine}
-    assert ask(told)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
+    assert ask(told, program)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
+    table.write_text(f"1 1 0:1 / {home} rw\n")  # GitHub's /github/home, of another user
+    assert ask(told, program)[0] == {"HOME": private}
 
 
 NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", account.INDUCTOR]

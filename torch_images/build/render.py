@@ -38,6 +38,9 @@ FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/att
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # programs that run at every start
+WORKSPACE = "/workspace"  # where containers start, unless a variant says otherwise
+# What users set to change a start, and sudo keeps beside the image's own variables.
+OPTIONS = ("CUDA_COMPAT", *(f"TORCH_IMAGE_{n}" for n in ("ATTENTION", "GEMM", "PROFILE", "TF32")))
 
 # What programs of images import of this package, by their folder.
 SHARED = {
@@ -124,6 +127,7 @@ def render(
         {"runtime/image.json": _json(image_facts(config, spec, matrix(config)))}
         | {"finish/constraints.txt": constraints(config, spec, lock)}
         | {"finish/uv-project.toml": project(config, spec, lock)}
+        | {"finish/sudoers": sudoers(environment(spec, lock))}
         | {f"source/{name}.json": _json(recipe) for name, recipe in compiled.items()}
     )
     for folder, names in SHARED.items():
@@ -199,7 +203,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
-        "workdir": spec.variant.folder,
+        "workdir": spec.variant.folder or WORKSPACE,
         "entrypoint": ENTRYPOINT,
         "command": (spec.variant.command,),
     }
@@ -315,10 +319,18 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
         **refusals(lock),
-        "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, compat=lock.compat is not None),
     }
+
+
+def sudoers(environ: Mapping[str, str]) -> str:
+    """Settings with which `sudo pip` is the image's pip, and keeps to its constraints.
+
+    Not BASH_ENV: who may run one script as root would run any.
+    """
+    names = (*OPTIONS, *(name for name in environ if name not in ("BASH_ENV", "PATH")))
+    return f'Defaults secure_path="{environ["PATH"]}"\nDefaults env_keep += "{" ".join(names)}"\n'
 
 
 def _inductor(platform: Platform) -> dict[str, str]:
