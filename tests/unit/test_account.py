@@ -203,6 +203,9 @@ def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
     told = {"HOME": home, "TMPDIR": temporary, "USER": "me"}
     assert ask(told) == ({"HOME": private}, "")
     assert ask({**told, "HOME": private}) == ({}, "")
+    Path(home).chmod(0o555)  # as on a read-only system: what it has must be found
+    os.chown(home, OTHER, 0)
+    assert "HOME" not in ask(told)[0]
 
 
 @ROOT_ONLY

@@ -97,7 +97,9 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     temporary = temporary_folder(told)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
     home = told.get("HOME") or _known(uid, "pw_dir") or "/"
-    if not usable(home) and not _mounted(home, at=False):  # else volumes were not found
+    # A home of one's own stays on a read-only system, with its packages, and one with a volume.
+    own = home != "/" and _owned(home, uid)
+    if not (own or usable(home) or _mounted(home, at=False)):
         home = _private(bases, uid) or home
     if home != told.get("HOME"):
         found["HOME"] = home
@@ -215,6 +217,13 @@ def _private(bases: Sequence[str], uid: int) -> str:
             if _alone(path, uid):
                 return path
     return ""
+
+
+def _owned(path: str, uid: int) -> bool:
+    try:
+        return os.stat(path).st_uid == uid
+    except OSError:
+        return False
 
 
 def _ours(folder: str, uid: int) -> bool:
