@@ -87,7 +87,7 @@ def test_apt_has_the_habits_of_debians_images(host: Host) -> None:
     told = host.check_output("apt-config dump")
     settings = dict(line.removesuffix(";").split(" ", 1) for line in told.splitlines())
     assert settings["Acquire::GzipIndexes"] == '"true"'
-    assert settings["Acquire::Languages"] == '"none"'
+    assert settings["Acquire::Languages::"] == '"none"'
     assert settings["Dir::Cache::pkgcache"] == settings["Dir::Cache::srcpkgcache"] == '""'
     assert told.count("rm -f /var/cache/apt/archives/*.deb") == 2
     assert host.run("/usr/sbin/policy-rc.d ssh start").rc == 101

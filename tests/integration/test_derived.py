@@ -251,8 +251,10 @@ def test_a_repository_with_a_folder_bin_is_copied_and_any_user_writes_there(
 def test_sudo_keeps_to_the_image(image: str, workspace: Workspace) -> None:
     """Debian's own settings find no pip and no python, and drop pip's constraints."""
     installs = """
+export DEBIAN_FRONTEND=noninteractive
 apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo >/dev/null
 useradd --create-home --uid 1000 me && echo 'me ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/me
+chmod 440 /etc/sudoers.d/me
 visudo --check --quiet && ls -A /var/cache/apt/archives
 """
     with connected(image, workspace) as name:
