@@ -260,11 +260,10 @@ visudo --check --quiet && ls -A /var/cache/apt/archives
     with connected(image, workspace) as name:
         done = within(name, "sh", "-ec", installs)
         assert (done.returncode, done.stdout.split()) == (0, ["lock", "partial"]), done.stderr
-        sudo = ("env", "-u", "BASH_ENV", "setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
-        sudo = (*sudo, "sudo", "--preserve-env=PIP_INDEX_URL,PIP_CERT,HTTPS_PROXY,https_proxy")
-        assert (
-            within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)").stdout
-            == "/opt/venv\n"
-        )
+        user = ("setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
+        kept = "--preserve-env=PIP_INDEX_URL,PIP_CERT,HTTPS_PROXY,https_proxy"
+        sudo = (*user, "sudo", kept)
+        found = within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)")
+        assert found.stdout == "/opt/venv\n"
         done = within(name, *sudo, *ASKS["pip"].split(), "torchvision==0.25.0")
         assert REFUSALS["pip"] in " ".join((done.stdout + done.stderr).split())

@@ -98,8 +98,8 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
     home = told.get("HOME") or _known(uid, "pw_dir") or "/"
     # A home of one's own stays on a read-only system, with its packages, and one with a volume.
-    own = home != "/" and _owned(home, uid)
-    if not (own or usable(home) or _mounted(home, at=False)):
+    stays = home != "/" and (_owned(home, uid) or _mounted(home, at=False))
+    if not stays and not usable(home):
         home = _private(bases, uid) or home
     if home != told.get("HOME"):
         found["HOME"] = home
