@@ -33,10 +33,12 @@ MADE = re.compile(
     | /etc/(?:systemd|init\.d)/.+
     | /opt/venv/(?:pyvenv\.cfg|lib64|bin/(?:activate.*|deactivate\.bat|pydoc\.bat|python[0-9.]*))
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_virtualenv\.(?:pth|py)
-    | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_images(?:\.pth|/(?:__init__|after_torch|pip_constraint)\.py)
+    | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_images(?:\.pth|/[a-z_]+\.py)
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_image_attention\.pth
     | /usr/local/lib/python3\.[0-9]+/dist-packages/torch-images\.pth
     | /root/\.(?:bashrc|profile)
+    | /etc/(?:apt/apt\.conf\.d/docker-[a-z-]+|sudoers\.d/torch-images)
+    | /usr/sbin/policy-rc\.d
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem
     | /etc/profile\.d/torch-images(?:-login)?\.sh
@@ -46,7 +48,7 @@ MADE = re.compile(
     | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
     | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:bench|entrypoint|info))
     | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
-    | /usr/local/lib/torch-images/torch_images/(?:inside/)?[a-z_]+\.py
+    | /usr/local/lib/torch-images/(?:_torch_images|torch_images(?:/inside)?)/[a-z_]+\.py
     | /usr/local/lib/torch-images/attention/torch_image_attention/[a-z0-9_]+\.py
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uv
 
-from tests.integration.support import ROOT, Built, online, running
+from tests.integration.support import ROOT, Built, online, quiet, running
 from tests.releases import T130
 from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
@@ -271,3 +271,42 @@ def test_pip_works_for_an_id_without_a_name(image: str, workspace: Workspace) ->
             name, "env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "torch==2.10.0"
         )
         assert "lack sys.path precedence to torch in /opt/venv" in done.stderr
+
+
+def test_a_repository_with_a_folder_bin_is_copied_and_any_user_writes_there(
+    image: str, engine: Engine, tmp_path: Path
+) -> None:
+    """In "/", `COPY . .` failed at the link /bin, and no other user could write."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("told")
+    recipe, tag = f"FROM {image}\nCOPY . .\n", "torch-images-test:copied"
+    command = ["docker", "buildx", "build", "--load", f"--tag={tag}", "--file=-", str(tmp_path)]
+    subprocess.run(command, input=recipe, text=True, check=True, capture_output=True)
+    try:
+        code = "open('out', 'w').write(open('bin/tool').read()); print(open('out').read())"
+        for user in ("1000:1000", "12345", "0"):
+            done = engine.run(tag, "python", "-c", code, user=user, **quiet())
+            assert (done.code, done.output) == (0, "told\n")
+    finally:
+        subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
+
+
+def test_sudo_keeps_to_the_image(image: str, workspace: Workspace) -> None:
+    """Debian's own settings find no pip and no python, and drop pip's constraints."""
+    installs = """
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo >/dev/null
+useradd --create-home --uid 1000 me && echo 'me ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/me
+chmod 440 /etc/sudoers.d/me
+visudo --check --quiet && ls -A /var/cache/apt/archives
+"""
+    with connected(image, workspace) as name:
+        done = within(name, "sh", "-ec", installs)
+        assert (done.returncode, done.stdout.split()) == (0, ["lock", "partial"]), done.stderr
+        user = ("setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
+        kept = "--preserve-env=PIP_INDEX_URL,PIP_CERT,HTTPS_PROXY,https_proxy"
+        sudo = (*user, "sudo", kept)
+        found = within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)")
+        assert found.stdout == "/opt/venv\n"
+        done = within(name, *sudo, *ASKS["pip"].split(), "torchvision==0.25.0")
+        assert REFUSALS["pip"] in " ".join((done.stdout + done.stderr).split())

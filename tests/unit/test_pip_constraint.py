@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pip_constraint
 import pytest
-from pip_constraint import BUILDS, FILE, VARIABLE
+from _torch_images import pip_constraint
+from _torch_images.pip_constraint import BUILDS, FILE, VARIABLE
 
 PINNED = ["--constraint", FILE]
 

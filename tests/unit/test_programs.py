@@ -18,7 +18,7 @@ FILES = (
     "tests/container/processes.py",
     "tests/container/test_arch.py",
     "scripts/bench/cases.py",
-    "scripts/image/runtime/after_torch.py",
+    "scripts/image/runtime/_torch_images/after_torch.py",
 )
 CLAIM: dict[str, Any] = {
     "torch": "2.14.1+cu130",
