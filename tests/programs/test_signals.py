@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.container.processes import PATIENCE
+
+pytestmark = pytest.mark.native("an emulator's signals are its own")
 
 TURNS = 10
 NAMES = ("SIGTERM", "SIGUSR1", "SIGHUP", "SIGINT", "SIGUSR2")
@@ -35,49 +41,41 @@ print("done", torch.load(sys.argv[1]) == saved)
 """
 # A rank of torchrun, which passes SIGTERM on itself.
 RANK = """
-import os, pathlib, signal, sys
+import os, signal, sys
 def save(*_):
     with open(f"{sys.argv[1]}/{os.environ['RANK']}", "a") as file:
         file.write("saved")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True:
     signal.pause()
 """
 
 
-def start(expected: dict[str, Any], *command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*expected["entrypoint"], *command],
-        env={**os.environ, "TORCH_IMAGE_QUIET": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+@contextlib.contextmanager
+def start(expected: dict[str, Any], *command: str) -> Iterator[subprocess.Popen[str]]:
+    command = (*expected["entrypoint"], *command)
+    environ = {**os.environ, "TORCH_IMAGE_QUIET": "1"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
 
 
-@pytest.mark.native("an emulator's signals are its own")
 def test_a_checkpoint_is_saved_beside_workers(expected: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    words = (sys.executable, "-c", TRAINS, str(path), str(TURNS), *NAMES)
+    words = (sys.executable, "-c", TRAINS, str(tmp_path / "saved.pt"), str(TURNS), *NAMES)
+    said = []
     with start(expected, *words) as process:
-        assert process.stdout
-        said = [line.strip() for line in signalled(process)]
-        assert process.wait() == 0
-    assert said == [*NAMES * (TURNS // len(NAMES)), "done True"]
+        for line in map(str.strip, process.stdout or ()):
+            said.append(line)
+            if line in NAMES:
+                process.send_signal(getattr(signal, line))
+    assert (process.returncode, said) == (0, [*NAMES * (TURNS // len(NAMES)), "done True"])
 
 
-def signalled(process: subprocess.Popen[str]) -> list[str]:
-    """What a process prints; it gets each signal that it names."""
-    lines = []
-    for line in process.stdout or ():
-        lines.append(line)
-        if line.startswith("SIG"):
-            process.send_signal(getattr(signal, line.strip()))
-    return lines
-
-
-@pytest.mark.native("an emulator's signals are its own")
 def test_ranks_of_torchrun_are_told_once(expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     words = ("torchrun", "--standalone", "--nproc-per-node=2", "--local-addr=127.0.0.1")
@@ -85,5 +83,4 @@ def test_ranks_of_torchrun_are_told_once(expected: dict[str, Any], tmp_path: Pat
         assert process.stdout
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         process.terminate()
-        process.wait()
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["saved"] * 2
