@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.conftest import T130
 from tests.unit.fakes import FakeEngine, stored
 from torch_images.build import labels
-from torch_images.build.plan import ImagePlan, plan_images
+from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
@@ -69,6 +70,34 @@ def test_a_pass_gives_the_tags_and_drops_the_candidate(
     names = tag(config, plan, report, engine)
     assert set(engine.tags()) == set(names)
     assert plan.candidate not in names
+    exact = version(config, plan)
+    assert names == tuple(f"torch-cu130:{t}" for t in (exact, f"{T130}-sm120", "sm120"))
+
+
+@pytest.mark.parametrize("more", [(), ("mine:1",)])
+def test_an_image_of_the_users_keeps_a_name(
+    config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport, more: tuple[str, ...]
+) -> None:
+    """It lost its name to the build, and with it itself."""
+    theirs, lines = stored("b", "torch-cu130:sm120", *more), list[str]()
+    engine.images.append(theirs)
+    tag(config, plan, report, engine, say=lines.append)
+    [kept] = [image for image in engine.images if image.id == theirs.id]
+    [name] = kept.tags
+    assert name == (more or ("torch-cu130:sm120-bbbbbbbbbbbb",))[0]
+    assert lines == [f"torch-cu130:sm120 was an image that was not built here: it is {name} now"]
+
+
+@pytest.mark.parametrize(("torch", "says"), [("2.99.0", True), ("2.1.0", False), ("", False)])
+def test_a_tag_that_goes_back_to_an_older_torch_says_so(
+    config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport, torch: str, says: bool
+) -> None:
+    names = ("torch-cu130:sm120", "torch-cu130:2.99.0-sm120")
+    ours, lines = stored("b", *names, **{"io.github.torch-images.torch": torch}), list[str]()
+    engine.images.append(ours)
+    tag(config, plan, report, engine, ours=[ours.id], say=lines.append)
+    line = f"torch-cu130:sm120 goes back from torch {torch}, {names[1]}, to {T130}"
+    assert lines == ([line] if says else [])
 
 
 @pytest.mark.parametrize("change", [FAILED, {"digest": f"sha256:{'b' * 64}"}])
