@@ -72,6 +72,10 @@ class NetworkError(TorchImagesError):
     exit_code = 6
 
 
+class NoAnswerError(NetworkError):
+    """No such host, or no answer for long: another attempt would only wait again."""
+
+
 class UnfinishedError(TorchImagesError):
     """A build stopped early as requested; compiled files are kept."""
 

@@ -14,6 +14,7 @@ from torch_images.errors import (
     EngineError,
     LockError,
     NetworkError,
+    NoAnswerError,
     TorchImagesError,
     UnfinishedError,
     UsageError,
@@ -97,8 +98,8 @@ REGISTRY = (
         "check its name",
     ),
     Diagnosis(
-        "no such host",
-        NetworkError,
+        "no such host|no answer within",
+        NoAnswerError,
         "{host} could not be reached: {message}",
         "check its name, and this machine's network",
     ),

@@ -74,9 +74,10 @@ class Runner:
             try:
                 output, errors = process.communicate(stdin, timeout=seconds)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                line = f"no answer within {seconds} seconds"
+                # Nothing more is read: what the process started may hold the pipes open for ever.
+                for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                    pipe.close()
+                line = f"no answer within {seconds:.0f} seconds"
                 raise CommandError(shlex.join(command), 124, line) from None
         if check and process.returncode:
             raise CommandError(shlex.join(command), process.returncode, output + (errors or ""))

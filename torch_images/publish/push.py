@@ -11,7 +11,7 @@ or to the image itself while it is the only one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from torch_images.build import labels
@@ -149,15 +149,31 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
     Raises UsageError if the registry refuses, NetworkError if it is unreachable.
     """
     reference = move.reference
-    if len(move.digests) == 1:
-        engine.tag(move.digests[0], *reference.rsplit(":", 1))
-        command = ["docker", "push", reference]
-    else:
-        sources = (registry.at(reference, digest) for digest in move.digests)
-        command = ["docker", "buildx", "imagetools", "create", f"--tag={reference}", *sources]
-    done = run.stream(command)
-    if done.code:
-        raise registry.problem(reference, done.output)
+    with contextlib.ExitStack() as stack:
+        if len(move.digests) == 1:
+            stack.enter_context(_named(reference, move.digests[0], engine))
+            command = ["docker", "push", reference]
+        else:
+            sources = (registry.at(reference, digest) for digest in move.digests)
+            command = ["docker", "buildx", "imagetools", "create", f"--tag={reference}", *sources]
+        done = run.stream(command)
+        if done.code:
+            raise registry.problem(reference, done.output)
+
+
+@contextlib.contextmanager
+def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
+    """Give an image of the engine a name; after an error, the name is as it was before."""
+    before = engine.digest(reference)
+    engine.tag(digest, *reference.rsplit(":", 1))
+    try:
+        yield
+    except BaseException:
+        if before:
+            engine.tag(before, *reference.rsplit(":", 1))
+        elif any(i.id == digest and len(i.tags) > 1 for i in engine.listed()):  # else it would go
+            engine.untag(reference)
+        raise
 
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:
