@@ -307,9 +307,7 @@ class Docker(FakeRunner):
         super().__init__()
         self.message = message
 
-    def stream(
-        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> Completed:
+    def stream(self, command: Sequence[str], **_: Any) -> Completed:
         self.commands.append(list(command))
         return Completed(int(bool(self.message)), self.message)
 

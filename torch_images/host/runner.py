@@ -8,11 +8,14 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
+import select
 import shlex
 import shutil
 import subprocess
 import sys
 import termios
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ from torch_images.redact import Lines, Redactor
 # Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
 # which nobody waits for.
 _GRACE, _SHORT = 5.0, 1.0
+_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal
+_BAR = re.compile(r"\[[=> ]+\]")
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 
@@ -95,23 +100,31 @@ class Runner:
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
-        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str | None] | None = None,
+        silence: float | None = None,
     ) -> Completed:
         """Run with its output shown as it comes; keeps the last lines.
 
-        On a terminal the command gets a terminal too, so that its own progress display works.
+        On a terminal the command gets a terminal too, so that its own progress display works. With
+        `silence` it always does, because of that display: a command that prints no new line for so
+        many seconds ends with CommandError.
         """
-        if sys.stderr.isatty():
-            ours, theirs = os.openpty()
+        shows = sys.stderr.isatty()
+        ours, theirs = os.openpty() if shows or silence else os.pipe()
+        if shows:
             termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
-        else:
-            ours, theirs = os.pipe()
         with os.fdopen(ours, "rb", 0) as shown, contextlib.ExitStack() as stack:
             with os.fdopen(theirs, "wb", 0) as both:
                 options = {"stdin": subprocess.DEVNULL, "stdout": both, "stderr": both}
                 started = _started(command, env=_environment(env), **options)
                 process = stack.enter_context(started)
-            tail = _tee(shown.fileno())
+            try:
+                tail = _tee(shown.fileno(), silence)
+            except TimeoutError as error:
+                raise CommandError(shlex.join(command), 124, str(error)) from None
             return Completed(process.wait(), tail)
 
 
@@ -145,18 +158,48 @@ def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
             raise
 
 
-def _tee(source: int) -> str:
-    """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines."""
+class _News:
+    """What a program draws on a terminal -> the lines that are new.
+
+    Raises TimeoutError if none is for `silence` seconds.
+    """
+
+    def __init__(self, silence: float) -> None:
+        self._silence, self._seen, self._latest = silence, set[str](), time.monotonic()
+
+    def of(self, text: str) -> str:
+        lines = (_CODE.sub("", line) for line in re.split(r"[\r\n]+", text))
+        new = [line for line in dict.fromkeys(lines) if line and line not in self._seen]
+        self._seen.update(new)
+        if new:
+            self._latest = time.monotonic()
+        elif time.monotonic() - self._latest > self._silence:
+            raise TimeoutError(f"no answer within {self._silence:.0f} seconds")
+        return "".join(f"{line}\n" for line in new if not _BAR.search(line))
+
+
+def _tee(source: int, silence: float | None) -> str:
+    """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines.
+
+    With `silence`, raises TimeoutError as `_News` does.
+    """
+    news = _News(silence) if silence else None
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
     while True:
+        if news and silence and not select.select([source], [], [], silence)[0]:
+            news.of("")
+            continue
         try:
             chunk = os.read(source, 65536)
         except OSError:  # a terminal whose other end is closed reads as EIO, not as end of file
             chunk = b""
         text = whole.feed(decoder.decode(chunk, final=not chunk))
         text += "" if chunk else whole.rest()
+        if news:
+            new = news.of(text)
+            text = text if sys.stderr.isatty() else new
         sys.stderr.write(text)
         sys.stderr.flush()
         first, *rest = text.replace("\r\n", "\n").split("\n")

@@ -20,7 +20,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import sisters
 from torch_images.config.tags import floating
 from torch_images.config.types import Config
-from torch_images.errors import LockError, PublishError, UsageError, VerifyError
+from torch_images.errors import CommandError, LockError, PublishError, UsageError, VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
@@ -41,6 +41,7 @@ from torch_images.verify.identify import VerifiedImage
 # Of two pushes for different platforms at once, one may overtake the other between looking and
 # writing. The look after writing sees both.
 _ROUNDS = 2
+_SILENCE = 600.0  # seconds; some registries need minutes to take in a large layer
 
 
 def plan(
@@ -149,16 +150,18 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
     Raises UsageError if the registry refuses, NetworkError if it is unreachable.
     """
     reference = move.reference
-    with contextlib.ExitStack() as stack:
-        if len(move.digests) == 1:
-            stack.enter_context(_named(reference, move.digests[0], engine))
-            command = ["docker", "push", reference]
-        else:
+    try:
+        if len(move.digests) > 1:
             sources = (registry.at(reference, digest) for digest in move.digests)
-            command = ["docker", "buildx", "imagetools", "create", f"--tag={reference}", *sources]
-        done = run.stream(command)
-        if done.code:
-            raise registry.problem(reference, done.output)
+            create = ["docker", "buildx", "imagetools", "create", f"--tag={reference}"]
+            run.run([*create, *sources], seconds=_SILENCE)
+            return
+        with _named(reference, move.digests[0], engine):
+            done = run.stream(["docker", "push", reference], silence=_SILENCE)
+            if done.code:
+                raise registry.problem(reference, done.output)
+    except CommandError as error:
+        raise registry.problem(reference, error.output) from None
 
 
 @contextlib.contextmanager
