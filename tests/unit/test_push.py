@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
+from torch_images.errors import (
+    NetworkError,
+    NoAnswerError,
+    PublishError,
+    UsageError,
+    VerifyError,
+)
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
@@ -242,6 +249,22 @@ def test_unpublished_are_images_that_their_tags_lack(
     everything = {**held, floating: target(manifest(amd64), manifest(arm64))}
     assert lacking(everything) == []
     assert lacking(everything, small=True) == [f"{name}-small" for name in both]
+
+
+def test_unpublished_asks_no_more_once_the_registry_does_not_answer(
+    case: Case, amd64: VerifiedImage
+) -> None:
+    asked: list[str] = []
+
+    def silent(name: str) -> None:
+        asked.append(name)
+        time.sleep(0.1)
+        raise NoAnswerError("no answer")
+
+    specs = [amd64.plan.spec] * 60
+    with pytest.raises(NoAnswerError):
+        unpublished(case.config, specs, "r.io", lookup=silent, workspace=case.workspace)
+    assert len(asked) <= 16  # eight at once, and those begun meanwhile
 
 
 # --- carrying it out ------------------------------------------------------------------------------

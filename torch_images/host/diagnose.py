@@ -228,10 +228,14 @@ def of_system(error: OSError) -> TorchImagesError | None:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
-        return DiskError(f"the disk is full{where}", "free some space and try again")
+        return DiskError(
+            f"the disk is full{where}",
+            "free some space (`invoke gc`), or name other places in TORCH_IMAGES_CACHE and TMPDIR",
+        )
     if error.errno in _PATHS and error.filename:
         return UsageError(
-            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
+            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}",
+            "name another path; TORCH_IMAGES_CACHE names that of the cache",
         )
     # Imports are slow; without these modules no engine was used.
     docker, requests = sys.modules.get("docker.errors"), sys.modules.get("requests")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, scratch
+from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, remove_tree
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.layers.parent import parent_name
 from torch_images.verify.reproduce import original
@@ -215,10 +216,11 @@ def _removed(path: Path) -> bool:
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
-        with scratch(path.parent, f".{path.name}-") as room:
-            path.rename(room / path.name)  # in one step, so that nobody sees a part of it
-            mark(path).unlink(missing_ok=True)
-        return not room.exists()
+        # In one step, so that nobody sees a part of it; a new folder may not fit on a full disk.
+        gone = path.with_name(f".partial-{secrets.token_hex(4)}")
+        path.rename(gone)
+        mark(path).unlink(missing_ok=True)
+        return remove_tree(gone)
 
 
 def own_steps(records: Sequence[Record]) -> frozenset[str]:

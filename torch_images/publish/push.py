@@ -219,7 +219,7 @@ def unpublished(
         return not all(t and t.of_platform(platform) for t in targets)
 
     with workers(8) as pool:
-        lacking = pool.map(lacks, plans, names)
+        lacking = list(pool.map(lacks, plans, names))
     return [(s, name) for s, name, lacks_ in zip(specs, names, lacking, strict=True) if lacks_]
 
 
