@@ -124,7 +124,7 @@ def test_a_damaged_file_of_docker_save_is_one_line(tmp_path: Path, keep: float) 
     one, two = image(tmp_path / "1", layer()), tmp_path / "2"
     data = image(tmp_path / "3", layer(), layer()).read_bytes()
     two.write_bytes(data[: int(len(data) * keep)])
-    with pytest.raises(EngineError, match=r"wrote a damaged image: .*; run the same again"):
+    with pytest.raises(EngineError, match=r"wrote a damaged image: .*; run it again"):
         compare(one, two)
     two.write_bytes(data.replace(b'{"', b"{1"))
     with pytest.raises(EngineError, match="wrote a damaged image"):

@@ -280,7 +280,7 @@ def test_an_image_that_a_container_uses_after_the_listing_stays(tmp_path: Path) 
     items = images(tmp_path, engine)
     engine.in_use = [BUILT.id]
     assert list(remove(items, engine)) == []
-    [own] = [replace(item, names=lambda now: now.tags) for item in items]
+    [own] = [replace(item, goes=lambda _: True) for item in items]
     assert list(remove([own], engine)) == []
     assert engine.images == [BUILT]
 

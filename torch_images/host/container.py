@@ -46,21 +46,9 @@ class OurContainer:
             return datetime.now(UTC) - self.created > _FOREIGN
         try:
             os.kill(int(number), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:  # another user's
-            pass
+        except OSError as error:  # or another user's
+            return isinstance(error, ProcessLookupError)
         return False
-
-
-def our_container(answer: Mapping[str, Any]) -> OurContainer:
-    """A container from an entry of `docker ps`."""
-    return OurContainer(
-        id=answer["Id"],
-        name=answer["Names"][0].removeprefix("/"),
-        process=answer["Labels"].get(PROCESS, ""),
-        created=datetime.fromtimestamp(answer["Created"], UTC),
-    )
 
 
 def this_process() -> str:

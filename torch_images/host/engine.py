@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -32,7 +32,6 @@ from torch_images.host.container import (
     ExecResult,
     OurContainer,
     RunningContainer,
-    our_container,
     read_blob,
     this_process,
 )
@@ -138,14 +137,13 @@ class Engine:
         Without `force`, the last tag of an image that a container uses stays. Returns whether the
         tag is gone.
         """
-        try:
-            self._api.remove_image(reference, force=force)
-        except docker.errors.ImageNotFound:
-            pass
-        except docker.errors.APIError as error:
-            if force or error.status_code != HTTPStatus.CONFLICT:
-                raise
-            return False
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            try:
+                self._api.remove_image(reference, force=force)
+            except docker.errors.APIError as error:
+                if force or error.status_code != HTTPStatus.CONFLICT:
+                    raise
+                return False
         return True
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
@@ -183,8 +181,15 @@ class Engine:
 
     def own_containers(self) -> tuple[OurContainer, ...]:
         """The containers that this program created, in any process."""
-        filters = {"label": f"{LABEL}=verify"}
-        return tuple(map(our_container, self._api.containers(all=True, filters=filters)))
+        return tuple(
+            OurContainer(
+                id=each["Id"],
+                name=each["Names"][0].removeprefix("/"),
+                process=each["Labels"].get(PROCESS, ""),
+                created=datetime.fromtimestamp(each["Created"], UTC),
+            )
+            for each in self._api.containers(all=True, filters={"label": f"{LABEL}=verify"})
+        )
 
     def remove_container(self, name: str) -> None:
         """Remove a container by name or id, if it exists."""

@@ -33,6 +33,8 @@ _CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal
 _BAR = re.compile(r"\[[=> ]+\]")
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
+Environment = Mapping[str, str | None] | None
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -54,7 +56,7 @@ class Runner:
         self,
         command: Sequence[str],
         *,
-        env: Mapping[str, str | None] | None = None,
+        env: Environment = None,
         cwd: Path | None = None,
         stdin: str | None = None,
         check: bool = True,
@@ -63,48 +65,38 @@ class Runner:
     ) -> Completed:
         """Run to the end with its output captured; with `show_errors`, all but stderr.
 
-        Raises CommandError, with the captured output, if `check` is set and the command fails, and
-        if it takes longer than `seconds`.
+        Raises CommandError, with the captured output, if `check` is set and the command fails or
+        takes longer than `seconds`.
         """
-        with _started(
-            command,
-            env=_environment(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if show_errors else subprocess.PIPE,
-            text=True,
-            errors="replace",
-        ) as process:
-            try:
-                output, errors = process.communicate(stdin, timeout=seconds)
-            except subprocess.TimeoutExpired:
-                # Nothing more is read: what the process started may hold the pipes open for ever.
-                for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
-                    pipe.close()
-                line = f"no answer within {seconds:.0f} seconds"
-                raise CommandError(shlex.join(command), 124, line) from None
+        options: dict[str, Any] = {"text": True, "errors": "replace", "env": _environment(env)}
+        options |= {"stdin": subprocess.DEVNULL if stdin is None else subprocess.PIPE, "cwd": cwd}
+        options |= {"stdout": subprocess.PIPE, "stderr": None if show_errors else subprocess.PIPE}
+        try:
+            with _started(command, **options) as process:
+                try:
+                    output, errors = process.communicate(stdin, timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    # What the process started may hold the pipes open for ever: nobody reads them.
+                    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                        pipe.close()
+                    raise _silent(command, seconds or 0) from None
+        except CommandError as error:
+            if check:
+                raise
+            return Completed(error.code, "", error.output)
         if check and process.returncode:
             raise CommandError(shlex.join(command), process.returncode, output + (errors or ""))
         return Completed(process.returncode, output, errors or "")
 
     def interact(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None] | None = None,
-        cwd: Path | None = None,
+        self, command: Sequence[str], *, env: Environment = None, cwd: Path | None = None
     ) -> int:
         """Run on the user's own terminal, so that it can ask and show colours; the exit code."""
         with _starting(command):
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None] | None = None,
-        silence: float | None = None,
+        self, command: Sequence[str], *, env: Environment = None, silence: float = 0
     ) -> Completed:
         """Run with its output shown as it comes; keeps the last lines.
 
@@ -121,10 +113,7 @@ class Runner:
                 options = {"stdin": subprocess.DEVNULL, "stdout": both, "stderr": both}
                 started = _started(command, env=_environment(env), **options)
                 process = stack.enter_context(started)
-            try:
-                tail = _tee(shown.fileno(), silence)
-            except TimeoutError as error:
-                raise CommandError(shlex.join(command), 124, str(error)) from None
+            tail = _tee(shown.fileno(), _News(command, silence) if silence else None)
             return Completed(process.wait(), tail)
 
 
@@ -159,13 +148,14 @@ def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 class _News:
-    """What a program draws on a terminal -> the lines that are new.
+    """What a command draws on a terminal -> the lines that are new.
 
-    Raises TimeoutError if none is for `silence` seconds.
+    Raises CommandError if none is for `silence` seconds.
     """
 
-    def __init__(self, silence: float) -> None:
-        self._silence, self._seen, self._latest = silence, set[str](), time.monotonic()
+    def __init__(self, command: Sequence[str], silence: float) -> None:
+        self._command, self.silence = command, silence
+        self._seen, self._latest = set[str](), time.monotonic()
 
     def of(self, text: str) -> str:
         lines = (_CODE.sub("", line) for line in re.split(r"[\r\n]+", text))
@@ -173,22 +163,22 @@ class _News:
         self._seen.update(new)
         if new:
             self._latest = time.monotonic()
-        elif time.monotonic() - self._latest > self._silence:
-            raise TimeoutError(f"no answer within {self._silence:.0f} seconds")
+        elif time.monotonic() - self._latest > self.silence:
+            raise _silent(self._command, self.silence)
         return "".join(f"{line}\n" for line in new if not _BAR.search(line))
 
 
-def _tee(source: int, silence: float | None) -> str:
-    """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines.
+def _silent(command: Sequence[str], seconds: float) -> CommandError:
+    return CommandError(shlex.join(command), 124, f"no answer within {seconds:.0f} seconds")
 
-    With `silence`, raises TimeoutError as `_News` does.
-    """
-    news = _News(silence) if silence else None
+
+def _tee(source: int, news: _News | None) -> str:
+    """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
     while True:
-        if news and silence and not select.select([source], [], [], silence)[0]:
+        if news and not select.select([source], [], [], news.silence)[0]:
             news.of("")
             continue
         try:
@@ -209,7 +199,7 @@ def _tee(source: int, silence: float | None) -> str:
             return "\n".join(lines)
 
 
-def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+def _environment(changes: Environment) -> dict[str, str]:
     merged = {**os.environ, **(changes or {})}
     return {name: value for name, value in merged.items() if value is not None}
 

@@ -43,8 +43,8 @@ _STEP = re.compile(
 class Item:
     """Something that can be removed: `size` in bytes, `used` is the time of last use.
 
-    It is a file or folder at `path`, a `container` by its id, or names of the image with the id
-    `image`: those that `names` returns for the image as it is just before it is removed.
+    It is a file or folder at `path`, a `container` by its id, or the image with the id `image`, or
+    only its name `tag`, if `goes` holds for the image as it is just before it is removed.
     """
 
     name: str
@@ -53,7 +53,8 @@ class Item:
     path: Path | None = None
     container: str = ""
     image: str = ""
-    names: Callable[[OurImage], Sequence[str]] = lambda _: ()
+    tag: str = ""
+    goes: Callable[[OurImage], bool] = lambda _: False
 
 
 def surplus(items: Iterable[Item], before: datetime, size: int = 0) -> tuple[Item, ...]:
@@ -80,20 +81,17 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
     listed = {image.id: image for image in engine.listed()}
     left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
     return tuple(
-        tag(name, image, lambda now, name=name: name in _left_tags(now, ours=now.id in ours))  # type: ignore[misc]
+        of_image(image, lambda now, n=name: n in _left_tags(now, ours=now.id in ours), name)  # type: ignore[misc]
         for image in engine.details(listed[digest] for digest, names in left.items() if names)
         for name in left[image.id]
         if image.tagged <= before
     )
 
 
-def tag(name: str, image: OurImage, goes: Callable[[OurImage], bool]) -> Item:
-    """A name of an image, to be removed if `goes` still holds for the image then."""
-
-    def names(now: OurImage) -> Sequence[str]:
-        return [name] if name in now.tags and goes(now) else []
-
-    return Item(name=f"tag {name}", size=0, used=image.tagged, image=image.id, names=names)
+def of_image(image: OurImage, goes: Callable[[OurImage], bool], tag: str = "") -> Item:
+    """An image, or one name of it, to be removed if `goes` still holds then."""
+    name, size = (f"tag {tag}", 0) if tag else (_name(image), image.size)
+    return Item(name=name, size=size, used=image.tagged, image=image.id, tag=tag, goes=goes)
 
 
 def containers(engine: Engine) -> tuple[Item, ...]:
@@ -117,12 +115,8 @@ def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]
 
     `namespace` is the registry and owner in the names that this project gives.
     """
-
-    def names(now: OurImage) -> Sequence[str]:
-        return [] if _stays(now, namespace) else now.tags or [now.id]
-
     return tuple(
-        Item(name=_name(image), size=image.size, used=image.tagged, image=image.id, names=names)
+        of_image(image, lambda now: not _stays(now, namespace))
         for image in engine.details(built.ours(cache, engine))
         if not _stays(image, namespace)
     )
@@ -200,13 +194,17 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
         if item.container:
             engine.remove_container(item.container)
             yield item
-        elif item.image:
-            now = engine.details(image for image in engine.listed() if image.id == item.image)
-            gone = [engine.untag(n, force=False) for image in now for n in item.names(image)]
-            if gone and all(gone):
-                yield item
-        elif item.path and _removed(item.path):
+        elif _untagged(item, engine) if item.image else item.path and _removed(item.path):
             yield item
+
+
+def _untagged(item: Item, engine: Engine) -> bool:
+    """Remove the names of an image, or one of them, if they still may go; whether all did."""
+    for now in engine.details(image for image in engine.listed() if image.id == item.image):
+        names = [name for name in now.tags or [now.id] if item.tag in ("", name)]
+        gone = [engine.untag(name, force=False) for name in names if item.goes(now)]
+        return bool(gone) and all(gone)
+    return False
 
 
 def _removed(path: Path) -> bool:

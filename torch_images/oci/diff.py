@@ -6,6 +6,7 @@ https://github.com/reproducible-containers/diffoci
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -19,11 +20,11 @@ from typing import IO, Any, cast
 
 import zstandard
 
-from torch_images.errors import EngineError, shown
+from torch_images.errors import EngineError
 from torch_images.oci.contents import unpacked
 
 _DAMAGES = (
-    *(tarfile.TarError, zstandard.ZstdError, zlib.error, EOFError, OSError),
+    *(tarfile.TarError, zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError),
     *(ValueError, LookupError, TypeError, AttributeError),
 )
 
@@ -95,11 +96,8 @@ def compare(first: Path, second: Path) -> Comparison:
                 differences=(*_configs(ours.config, theirs.config), *_layers(ours, theirs)),
             )
     except _DAMAGES as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        reason = shown(" ".join(str(error).split()) or type(error).__name__)
         raise EngineError(
-            f"`docker save` wrote a damaged image: {reason}", "run the same again"
+            f"`docker save` wrote a damaged image: {error!r}", "run it again"
         ) from None
 
 

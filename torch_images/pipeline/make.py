@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from torch_images.build import built
 from torch_images.build.build import BuildResult, build
 from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage
@@ -67,7 +66,6 @@ def check(job: Job, result: BuildResult) -> Made:
     """
     plan = result.plan
     report = verify(job, result.digest, plan, reuse=True)
-    ours = {image.id for image in built.ours(job.workspace.cache, job.engine)}
-    tags = tag(job.config, plan, report, job.engine, ours=ours, say=job.shown.say)
+    tags = tag(job, plan, report)
     sbom.save(result.digest, plan.spec.id, job.workspace, job.engine)
     return Made(result=result, report=report, tags=tags)

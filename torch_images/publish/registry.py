@@ -18,14 +18,7 @@ from packaging.version import Version
 from pydantic import BaseModel, Field
 
 from torch_images.build import labels
-from torch_images.errors import (
-    CommandError,
-    NetworkError,
-    NoAnswerError,
-    TorchImagesError,
-    UsageError,
-    shown,
-)
+from torch_images.errors import CommandError, NetworkError, TorchImagesError, UsageError, shown
 from torch_images.host.buildx import check_buildx
 from torch_images.host.diagnose import REFUSED, REGISTRY, refusal
 from torch_images.host.runner import Runner
@@ -48,11 +41,9 @@ _ANSWER = 60.0  # seconds to wait for buildx
 _FORBIDDEN = re.compile(r"HEAD request to (https?://([^/\s]+)/\S+): 403\b")
 _LACKS = re.compile(r'"code"\s*:\s*"(?:NAME|MANIFEST)_UNKNOWN"')
 _BODY = """\
-import sys, urllib.error, urllib.request
-try:
-    urllib.request.urlopen(sys.argv[1], timeout=15)
-except urllib.error.HTTPError as error:
-    print(error.read(65536))
+import sys, urllib.request as url
+url.HTTPDefaultErrorHandler.http_error_default = lambda _, request, answer, *rest: answer
+print(url.urlopen(sys.argv[1], timeout=15).read(65536))
 """
 _LONGEST = 60.0  # seconds between two attempts
 _TEXT = 40  # characters of a version
@@ -196,10 +187,7 @@ def is_public(reference: str, run: Runner) -> bool:
         names = ("DOCKER_AUTH_CONFIG", "DOCKER_CONTEXT", "BUILDX_BUILDER")
         env = {"DOCKER_CONFIG": folder, **dict.fromkeys(names)}
         command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
-        try:
-            done = run.run(command, env=env, check=False, seconds=_ANSWER)
-        except CommandError:  # it took too long
-            return True
+        done = run.run(command, env=env, check=False, seconds=_ANSWER)
     return not done.code or not re.search(REFUSED, done.output + done.errors)
 
 
@@ -217,16 +205,13 @@ def retry(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Call `attempt` until it works; after a NetworkError again in 1, 2, 4 ... seconds.
-
-    Not after a NoAnswerError.
-    """
+    """Call `attempt` until it works; after most NetworkErrors again in 1, 2, 4 ... seconds."""
     for failed in range(retries):
         try:
             return attempt()
-        except NoAnswerError:
-            raise
         except NetworkError as error:
+            if not error.again:
+                raise
             wait = min(2.0**failed, _LONGEST)
             say(f"{error.message}; again in {wait:.0f} s ({failed + 1} of {retries})")
             sleep(wait)
@@ -256,10 +241,8 @@ def _lacks(reference: str, message: str, run: Runner) -> bool:
     match = _FORBIDDEN.search(message)
     if not match or match[2] != reference.partition("/")[0]:
         return False
-    try:  # a process, which can be ended at a time
-        done = run.run([sys.executable, "-c", _BODY, match[1]], check=False, seconds=_ANSWER)
-    except CommandError:
-        return False
+    # a process, which can be ended at a time
+    done = run.run([sys.executable, "-Ic", _BODY, match[1]], check=False, seconds=_ANSWER)
     return bool(_LACKS.search(done.output))
 
 

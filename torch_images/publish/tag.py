@@ -5,16 +5,16 @@ A tag promises only what was tested: tagging requires a passing report of the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
-from torch_images.build import labels
+from torch_images.build import built, labels
+from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, version
 from torch_images.config.image import LATEST, short
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
-from torch_images.host.engine import Engine
 from torch_images.verify.verify import VerifyReport, require
 
 
@@ -30,27 +30,19 @@ def tags(config: Config, plan: ImagePlan) -> tuple[str, ...]:
     return tuple(f"{spec.repository}:{each}" for each in (version(config, plan), release, name))
 
 
-def tag(
-    config: Config,
-    plan: ImagePlan,
-    report: VerifyReport,
-    engine: Engine,
-    *,
-    ours: Collection[str] = (),
-    say: Callable[[str], None] = lambda _: None,
-) -> tuple[str, ...]:
+def tag(job: Job, plan: ImagePlan, report: VerifyReport) -> tuple[str, ...]:
     """Give an image its tags and drop its candidate tag.
 
-    An image that is not in `ours`, by digest, keeps a name. `say` gets a line for each such image,
-    and for a tag that goes back to an older torch.
+    An image that was not built here, and has one of the tags, keeps a name.
     Raises VerifyError, and tags nothing, unless the report is a pass of exactly this image.
     """
     require(report)
+    engine = job.engine
     if engine.inspect(plan.candidate).id != report.digest:
         raise VerifyError(f"the report is of {report.digest}, not of {plan.candidate}")
-    names = tags(config, plan)
-    for line in _losses(names, plan, report.digest, engine, ours):
-        say(line)
+    names = tags(job.config, plan)
+    for line in _losses(names, plan, report.digest, job):
+        job.shown.say(line)
     for name in names:
         repository, _, label = name.rpartition(":")
         engine.tag(report.digest, repository, label)
@@ -58,17 +50,16 @@ def tag(
     return names
 
 
-def _losses(
-    names: Collection[str], plan: ImagePlan, digest: str, engine: Engine, ours: Collection[str]
-) -> Iterator[str]:
+def _losses(names: Sequence[str], plan: ImagePlan, digest: str, job: Job) -> Iterator[str]:
     """A line for each tag that a user would miss, after its image has another name."""
-    for old in engine.listed():
+    ours = {image.id for image in built.ours(job.workspace.cache, job.engine)}
+    for old in job.engine.listed():
         for name in sorted({*names} & {*old.tags} if old.id != digest else ()):
             other = next((each for each in old.tags if each not in names), "")
             if old.id not in ours:
                 if not other:
                     other = f"{name}-{old.id.removeprefix('sha256:')[:12]}"
-                    engine.tag(old.id, *other.rsplit(":", 1))
+                    job.engine.tag(old.id, *other.rsplit(":", 1))
                 yield f"{name} was an image that was not built here: it is {other} now"
                 continue
             torch, new = labels.read(old.labels).torch or "0", plan.spec.torch
