@@ -63,7 +63,7 @@ def _builder_option(builder: str) -> list[str]:
 def check_buildx(run: Runner) -> None:
     """Raise EngineError unless the docker CLI has buildx."""
     done = shutil.which("docker") and run.run(["docker", "buildx", "version"], check=False)
-    if done and "Error loading config file" in done.errors:
+    if done and done.code and "Error loading config file" in done.errors:
         problem = done.errors.partition("\n")[0].removeprefix("WARNING: ")
         raise EngineError(f"docker: {problem}", "set HOME or DOCKER_CONFIG to a folder")
     if not done or done.code:

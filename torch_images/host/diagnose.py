@@ -235,7 +235,7 @@ def of_system(error: OSError) -> TorchImagesError | None:
     if error.errno in _PATHS and error.filename:
         return UsageError(
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}",
-            "name another path; TORCH_IMAGES_CACHE names that of the cache",
+            "name another path (TORCH_IMAGES_CACHE: the cache), or use a clone of your own",
         )
     # Imports are slow; without these modules no engine was used.
     docker, requests = sys.modules.get("docker.errors"), sys.modules.get("requests")
