@@ -67,9 +67,16 @@ class DiskError(TorchImagesError):
 
 
 class NetworkError(TorchImagesError):
-    """A package index or mirror could not be reached."""
+    """A package index or mirror could not be reached. `again`: whether to try once more."""
 
     exit_code = 6
+    again = True
+
+
+class NoAnswerError(NetworkError):
+    """No such host, or no answer for long: another attempt would only wait again."""
+
+    again = False
 
 
 class UnfinishedError(TorchImagesError):

@@ -35,7 +35,8 @@ _URL = re.compile(
 # Image names contain "@" and ":" themselves.
 _IMAGES = ("docker-image", "oci-layout")
 _WORD = re.compile(
-    r"(?P<key>(?:password|passwd|passphrase|token|secret|(?<=\")auth|(?<![a-z])sig|signature"
+    r"(?P<key>(?:(?<!ask)(?<!by)pass[a-z]{0,6}|(?<=_)pat|(?<=[a-z0-9_])(?<!old)pwd|bearer|cookie"
+    r"|token(?:_?\d+)?|secret|(?<=\")auth|(?<![a-z])sig|signature"
     r"|x-amz-credential|(?:access|account|api|private|secret|shared)[_-]?key(?:[_-]?id)?)"
     r"(?:=|\"\s*:\s*\"))"
     r"(?!\{\{|\$[{(])"  # a placeholder of another program
@@ -46,12 +47,15 @@ _HEADER = re.compile(
     r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)[^\s\"',;]+",
     re.IGNORECASE,
 )
-# Variables with a secret, by the end of their names; SECRET may be anywhere in them.
+# Variables with a secret, by a word in their names, or at the end, perhaps with a number.
 _SECRET_NAME = re.compile(
-    r"(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|(?:^|_)(?:PASS|KEY|KEY_ID|AUTH|CREDENTIALS?)"
-    r"|CONNECTION_STRING)$|SECRET",
+    r"SECRET|BEARER|COOKIE|TOKEN(?![A-Z])|(?<!ASK)PASS"
+    r"|(?:(?:^|_)(?:PAT|KEY|KEY_ID|AUTH|CREDENTIALS?)|CONNECTION_STRING|(?<!^)(?<!^OLD)PWD)"
+    r"(?:_?\d+)?$",
     re.IGNORECASE,
 )
+# No secret, whatever the name: Kubernetes and Docker set such variables for each service.
+_ADDRESS = re.compile(r"[a-z]+://[\w.\[\]:-]+/?", re.IGNORECASE)
 _PLACE_NAME = re.compile(r"_(?:FILE|DIR|PATH|NAME)$", re.IGNORECASE)
 # Variables with URLs, perhaps without a scheme.
 _URL_NAME = re.compile(
@@ -99,7 +103,8 @@ def _redactor(environ: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> R
 def secrets(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:
     """Every secret of an environment and of a command line, of any length."""
     for name, value in environ.items():
-        if _SECRET_NAME.search(name) and not _PLACE_NAME.search(name):
+        known = _PLACE_NAME.search(name) or _ADDRESS.fullmatch(value)
+        if _SECRET_NAME.search(name) and not known:
             yield value
             yield from map(str.strip, value.splitlines())
         bare = _URL_NAME.search(name) and "://" not in value

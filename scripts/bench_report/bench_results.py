@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from torch_images.errors import UsageError, suggest
 
@@ -18,6 +20,10 @@ SCHEMA = 2
 SCHEMAS = (1, SCHEMA)  # those that can be read
 COPY = "memory bandwidth/copy, 2 GiB/bytes"
 _PRODUCTS = ("gemm", "precision", "gemm by backend")
+
+
+_Number = Annotated[float, Field(ge=0, lt=1e30)]
+_Count = Annotated[int, Field(ge=0, lt=10**30)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +40,20 @@ class Figure:
     """
 
     key: str
-    median: float
-    low: float = 0.0
-    high: float = 0.0
-    samples: tuple[float, ...] = ()
-    flops: float = 0
-    moved: float = 0
-    items: int = 0
+    median: Annotated[float, Field(gt=1e-12, lt=1e12)]
+    low: _Number = 0.0
+    high: _Number = 0.0
+    samples: tuple[_Number, ...] = ()
+    flops: _Number = 0
+    moved: _Number = 0
+    items: _Count = 0
     unit: str = ""
     ran: str = ""
-    sets: int = 0
-    input_bytes: int = 0
+    sets: _Count = 0
+    input_bytes: _Count = 0
     same: str = ""
-    host: float = 0.0
-    device: float = 0.0
+    host: _Number = 0.0
+    device: _Number = 0.0
     ceiling: str = ""
     baseline: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -97,7 +103,7 @@ class Result:
     """
 
     name: str
-    date: str
+    date: str = ""
     machine: Mapping[str, Any]
     figures: tuple[Figure, ...]
     skipped: tuple[tuple[str, str], ...] = ()
@@ -170,26 +176,32 @@ def read(path: Path) -> Result:
         if schema not in SCHEMAS:
             known = " and ".join(map(str, SCHEMAS))
             raise UsageError(f"{path} has schema {schema}; known are {known}")
-        return Result(
-            name=path.stem,
-            date=data.get("date", ""),
-            machine=data["machine"],
-            figures=tuple(_figure(case, schema) for case in data["cases"]),
-            skipped=tuple((s["key"], s["reason"]) for s in data.get("skipped", ())),
-            failed=tuple((s["key"], s["reason"]) for s in data.get("failed", ())),
-            corrections=tuple(data.get("corrections", ())),
-            source=data.get("source", ""),
-            settings=data.get("settings", {}),
-            schema=schema,
-        )
+        machine = data["machine"]
+        _ = machine["gpu"], machine["torch"], machine["driver"], machine.get("l2_bytes", 0) + 0
+        facts = {
+            "name": path.stem,
+            "machine": machine,
+            "figures": [_figure(case, schema) for case in data["cases"]],
+            "skipped": [(s["key"], s["reason"]) for s in data.get("skipped", ())],
+            "failed": [(s["key"], s["reason"]) for s in data.get("failed", ())],
+            **{n: data[n] for n in ("date", "corrections", "source", "settings") if n in data},
+            "schema": schema,
+        }
+        return TypeAdapter(Result).validate_python(facts)
     except FileNotFoundError:
         near = suggest(path.name, [p.name for p in path.parent.glob("*.json")])
         raise UsageError(f"{path} does not exist", near) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a result of torch-bench: {error!r}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        reason = repr(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UsageError(
+            f"{path} is not a result of torch-bench: {reason}", "measure again: ./inv bench"
+        ) from None
 
 
-def _figure(case: Mapping[str, Any], schema: int) -> Figure:
+def _figure(case: Mapping[str, Any], schema: int) -> dict[str, Any]:
     known = {each.name for each in fields(Figure)}
     facts = {name: value for name, value in case.items() if name in known}
     if schema == 1:
@@ -201,4 +213,4 @@ def _figure(case: Mapping[str, Any], schema: int) -> Figure:
     facts["low"], facts["high"] = case.get("quartiles", (case["median"], case["median"]))
     facts["samples"] = tuple(case.get("samples", ()))
     facts["notes"] = {**case.get("settings", {}), **case.get("notes", {})}
-    return Figure(**facts)
+    return facts

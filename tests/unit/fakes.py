@@ -17,6 +17,7 @@ from unittest import mock
 
 from torch_images.cli import program
 from torch_images.errors import CommandError, EngineError
+from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Completed, Runner
@@ -51,6 +52,7 @@ class FakeEngine(Engine):
 
     def __init__(self, *images: ListedImage, in_use: Sequence[str] = (), name: str = "one") -> None:
         self.images, self.name, self.in_use = list(images), name, in_use
+        self.containers: list[OurContainer] = []
 
     def id(self) -> str:
         return self.name
@@ -84,13 +86,22 @@ class FakeEngine(Engine):
             tags += [name] if one.id == digest else []
             self.images[at] = replace(one, tags=tuple(tags))
 
-    def untag(self, reference: str) -> None:
+    def own_containers(self) -> tuple[OurContainer, ...]:
+        return tuple(self.containers)
+
+    def remove_container(self, name: str) -> None:
+        self.containers = [one for one in self.containers if one.id != name]
+
+    def untag(self, reference: str, *, force: bool = True) -> bool:
         left = []
         for one in self.images:
             tags = tuple(tag for tag in one.tags if tag != reference)
             if one.id != reference and (tags or not one.tags):
                 left.append(replace(one, tags=tags))
+        if not force and {i.id for i in self.images} - {i.id for i in left} & {*self.in_use}:
+            return False
         self.images = left
+        return True
 
 
 @dataclass(frozen=True)

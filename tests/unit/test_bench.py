@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_compare import compare
 from bench_report import markdown
-from bench_results import Figure, Result
+from bench_results import Figure, Result, read
+
+from torch_images.errors import UsageError
 
 MACHINE = {"gpu": "NVIDIA X", "torch": "2.11.0", "driver": "580.1"}
 
@@ -69,3 +74,26 @@ def test_a_difference_is_certain_and_notable_or_none(factor: float, verdict: str
     [found] = compare(sampled(1.0), sampled(factor))
     assert found.verdict == verdict
     assert found.ratio == pytest.approx(factor)
+
+
+WRONG: tuple[Any, ...] = ("x", 0, 10**400, math.nan, math.inf)
+CASE = {"key": "a/b/fp32", "median": 1.0, "samples": [1.0], "quartiles": [1, 1], "sets": 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"machine": None}, {"machine": {"gpu": "x"}}, {"cases": ["x"]}, {"cases": 3}),
+        *({"machine": {**MACHINE, "l2_bytes": "5"}}, {"settings": None}, {"schema": []}),
+        *({"cases": [CASE | {name: value}]} for name in CASE for value in (None, -1, [[1]])),
+        *({"cases": [CASE | {"median": value}]} for value in WRONG),
+    ],
+)
+def test_a_result_of_wrong_types_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"schema": 2, "machine": MACHINE, "cases": [CASE]}))
+    assert read(path).figures[0].median == 1
+    path.write_text(json.dumps({"schema": 2, "machine": MACHINE, "cases": [CASE]} | change))
+    with pytest.raises(UsageError) as caught:
+        read(path)
+    assert "schema" in str(caught.value) or "./inv bench" in str(caught.value)

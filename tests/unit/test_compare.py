@@ -118,6 +118,19 @@ def test_configuration_and_layers_of_one_side(tmp_path: Path) -> None:
     assert found(two, one)[-1] == (2, "", "missing")
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.2, 0.3])
+def test_a_damaged_file_of_docker_save_is_one_line(tmp_path: Path, keep: float) -> None:
+    """An engine that ends meanwhile leaves half of one."""
+    one, two = image(tmp_path / "1", layer()), tmp_path / "2"
+    data = image(tmp_path / "3", layer(), layer()).read_bytes()
+    two.write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(EngineError, match=r"wrote a damaged image: .*; run it again"):
+        compare(one, two)
+    two.write_bytes(data.replace(b'{"', b"{1"))
+    with pytest.raises(EngineError, match="wrote a damaged image"):
+        compare(one, two)
+
+
 def test_an_index_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index"
     text = json.dumps({"manifests": []}).encode()

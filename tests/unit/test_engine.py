@@ -10,7 +10,7 @@ from typing import Any, cast
 import docker.errors
 import pytest
 
-from torch_images.errors import NetworkError, TorchImagesError, UsageError
+from torch_images.errors import NetworkError, NoAnswerError, TorchImagesError, UsageError
 from torch_images.host.diagnose import REGISTRY, refusal
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
@@ -22,7 +22,7 @@ from torch_images.host.image_info import ListedImage
     [
         ("manifest for a:1 not found: manifest unknown: manifest unknown", UsageError),
         ("pull access denied for a, repository does not exist or may require login", UsageError),
-        ('Get "https://r/v2/": dial tcp: lookup r on 10.0.0.1:53: no such host', NetworkError),
+        ('Get "https://r/v2/": dial tcp: lookup r on 10.0.0.1:53: no such host', NoAnswerError),
         ('Get "https://r/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', NetworkError),
         ("toomanyrequests: You have reached your pull rate limit", NetworkError),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
+import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ from torch_images.build import built
 from torch_images.cli import verb
 from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
+from torch_images.host.container import OurContainer, this_process
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.network import Network
@@ -28,6 +31,7 @@ from torch_images.maintain.gc import (
     Item,
     abandoned,
     cache,
+    containers,
     images,
     leftovers,
     own_steps,
@@ -109,6 +113,7 @@ def folder(tmp_path: Path) -> Path:
     """A cache with a base, a tool and a package, all of long ago."""
     for name in (BASE, TOOL):
         (tmp_path / name).mkdir(parents=True)
+        mark(tmp_path / name).touch()
         (tmp_path / name / "file").write_bytes(b"x" * 10)
     (tmp_path / f"{BASE}.lock").touch()
     (tmp_path / "debs").mkdir()
@@ -134,7 +139,7 @@ def test_cache_items_by_last_use(folder: Path) -> None:
 
 def test_other_files_in_the_cache_stay(folder: Path) -> None:
     """TORCH_IMAGES_CACHE may name a home with such folders, and links to a larger disk."""
-    for name in ("pytorch", "mine.deb", ".hidden", f".{'e' * 16}"):
+    for name in ("pytorch", "mine.deb", ".hidden", f".{'e' * 16}", "db-2026010112000000"):
         (folder / "bases" / name).mkdir()
     (folder / "bases" / f"x-{'1' * 16}").symlink_to(folder / "debs")
     assert names(cache(folder)) == [BASE, DEB, TOOL]
@@ -233,7 +238,9 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
     assert engine.images == [derived]
 
 
-@pytest.mark.parametrize("name", ["mine:3", "torch-cu130:sm120-before-upgrade"])
+@pytest.mark.parametrize(
+    "name", ["mine:3", "torch-cu130:sm120-before-upgrade", "torch-images-keep:prod"]
+)
 def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
     """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
     tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
@@ -253,6 +260,57 @@ def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:
     noted(tmp_path, engine)
     assert images(tmp_path, engine) == ()
     assert staying(tmp_path, engine) == ("torch-cu130:sm120: a container uses it",)
+
+
+@pytest.mark.parametrize("name", ["mine:3", "torch-images-keep:prod"])
+def test_an_image_that_is_named_after_the_listing_stays(tmp_path: Path, name: str) -> None:
+    """It went by its id, with the new name; its candidate's name may go."""
+    engine = FakeEngine(replace(BUILT, tags=NEW))
+    workspace = noted(tmp_path, engine)
+    [image], [candidate] = images(tmp_path, engine), leftovers(workspace, engine, LONG_AGO)
+    engine.tag(BUILT.id, *name.rsplit(":", 1))
+    assert list(remove([image, candidate], engine)) == [candidate]
+    assert engine.images[0].tags == (NEW[1], name)
+
+
+def test_an_image_that_a_container_uses_after_the_listing_stays(tmp_path: Path) -> None:
+    """Also one that is created in the moment after the second look."""
+    engine = FakeEngine(BUILT)
+    noted(tmp_path, engine)
+    items = images(tmp_path, engine)
+    engine.in_use = [BUILT.id]
+    assert list(remove(items, engine)) == []
+    [own] = [replace(item, goes=lambda _: True) for item in items]
+    assert list(remove([own], engine)) == []
+    assert engine.images == [BUILT]
+
+
+def test_a_leftover_name_that_moved_to_another_image_stays(tmp_path: Path) -> None:
+    engine = FakeEngine(replace(BUILT, tags=NEW), OTHER)
+    items = leftovers(noted(tmp_path, engine), engine, LONG_AGO)
+    engine.tag(OTHER.id, *NEW[0].split(":"))
+    assert list(remove(items, engine)) == []
+    assert engine.digest(NEW[0]) == OTHER.id
+
+
+def test_containers_of_killed_processes_go() -> None:
+    """That of a verification sleeps for good, and holds its GPUs."""
+    now, here = datetime.now(UTC), socket.gethostname()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    made = {
+        "ended": (f"{here}:{ended.pid}", now),
+        "runs": (this_process(), LONG_AGO),
+        "elsewhere": ("far:1", now),
+        "long ago": ("far:1", now - timedelta(days=2)),
+        "without": ("", LONG_AGO),
+    }
+    engine = FakeEngine()
+    for name, (process, created) in made.items():
+        one = OurContainer(id=name, name=name, process=process, created=created)
+        engine.containers.append(one)
+    assert len(list(remove(containers(engine), engine))) == 3
+    assert [one.id for one in engine.containers] == ["runs", "elsewhere"]
 
 
 def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
@@ -291,7 +349,10 @@ def test_names_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) 
     workspace = noted(tmp_path, engine)
     assert leftovers(workspace, engine, LONG_AGO - timedelta(seconds=1)) == ()
     left = leftovers(workspace, engine, LONG_AGO)
-    assert sorted(item.tag for item in left) == ["torch-images-candidate:a", name]
+    assert sorted(item.name.removeprefix("tag ") for item in left) == [
+        "torch-images-candidate:a",
+        name,
+    ]
 
 
 def test_a_name_that_a_rebuild_left_does_not_take_the_users_image_along(tmp_path: Path) -> None:
@@ -301,7 +362,7 @@ def test_a_name_that_a_rebuild_left_does_not_take_the_users_image_along(tmp_path
     workspace = noted(tmp_path, engine)
     assert leftovers(workspace, engine, LONG_AGO) == ()
     engine.tag(OTHER.id, "mine", "1")
-    assert [item.tag for item in leftovers(workspace, engine, LONG_AGO)] == [name]
+    assert names(leftovers(workspace, engine, LONG_AGO)) == [f"tag {name}"]
 
 
 class Fresh(FakeEngine):

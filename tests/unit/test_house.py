@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,20 @@ def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, 
     assert done.stderr == "setup: .venv was not created by ./inv; move or remove it\n"
     kept = tmp_path / ".venv"
     assert (kept if made == "file" else kept / "pyvenv.cfg").read_text() == "mine"
+
+
+def test_inv_in_a_folder_of_somebody_else_is_one_line(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        shutil.copy(root / "inv", folder)
+        Path(folder, "locks").mkdir()
+        Path(folder, "locks/host.txt").write_text("x")
+        Path(folder).chmod(0o555)
+        other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        command = [f"{folder}/inv", "matrix"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **other)  # type: ignore[call-overload]
+        assert done.returncode == 1
+        begin = f"setup: {folder} cannot be written, so the Python environment cannot be created"
+        assert done.stderr == f"{begin} there; use a clone of your own\n"
 
 
 def test_a_clone_with_autocrlf_has_no_crlf(root: Path, tmp_path: Path) -> None:

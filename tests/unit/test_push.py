@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.conftest import M130, T130
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
-from torch_images.host.engine import Engine
+from torch_images.errors import (
+    NetworkError,
+    NoAnswerError,
+    PublishError,
+    UsageError,
+    VerifyError,
+)
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
@@ -244,6 +251,22 @@ def test_unpublished_are_images_that_their_tags_lack(
     assert lacking(everything, small=True) == [f"{name}-small" for name in both]
 
 
+def test_unpublished_asks_no_more_once_the_registry_does_not_answer(
+    case: Case, amd64: VerifiedImage
+) -> None:
+    asked: list[str] = []
+
+    def silent(name: str) -> None:
+        asked.append(name)
+        time.sleep(0.1)
+        raise NoAnswerError("no answer")
+
+    specs = [amd64.plan.spec] * 60
+    with pytest.raises(NoAnswerError):
+        unpublished(case.config, specs, "r.io", lookup=silent, workspace=case.workspace)
+    assert len(asked) <= 16  # eight at once, and those begun meanwhile
+
+
 # --- carrying it out ------------------------------------------------------------------------------
 
 
@@ -307,15 +330,16 @@ class Docker(FakeRunner):
         super().__init__()
         self.message = message
 
-    def stream(
-        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> Completed:
+    def stream(self, command: Sequence[str], **_: Any) -> Completed:
         self.commands.append(list(command))
         return Completed(int(bool(self.message)), self.message)
 
 
-class Tagging(Engine):
+class Tagging(FakeEngine):
+    """Records the names that it gives."""
+
     def __init__(self) -> None:
+        super().__init__()
         self.tagged: list[tuple[str, str, str]] = []
 
     def tag(self, image: str, repository: str, tag: str) -> None:
@@ -346,3 +370,26 @@ def test_send_that_fails(message: str, error: type[Exception]) -> None:
     move = Move(reference=f"{REPOSITORY}:a", state=NEW, digests=("sha256:1",))
     with pytest.raises(error):
         send(move, Tagging(), Docker(message))
+
+
+class Broken(Docker):
+    """It is broken off."""
+
+    def stream(self, *_: Any, **__: Any) -> Completed:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("docker", [Docker("denied: no right"), Broken()])
+def test_a_push_that_fails_leaves_no_name_behind(docker: Docker) -> None:
+    """Nor does it take the one that another image had, or the only one of this image."""
+    ours, name = stored("1", "torch-cu130:a"), f"{REPOSITORY}:a"
+    move = Move(reference=name, state=NEW, digests=(ours.id,))
+    for before in ([ours], [ours, stored("2", name)], [stored("1", name, "torch-cu130:a")]):
+        engine = FakeEngine(*before)
+        with pytest.raises((UsageError, KeyboardInterrupt)):
+            send(move, engine, docker)
+        assert {i.id: {*i.tags} for i in engine.images} == {i.id: {*i.tags} for i in before}
+    engine = FakeEngine(stored("1"))
+    with pytest.raises((UsageError, KeyboardInterrupt)):
+        send(move, engine, docker)
+    assert engine.digest(ours.id)

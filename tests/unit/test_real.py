@@ -16,6 +16,7 @@ from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
+from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.locks.facts import with_facts
 from torch_images.locks.files import dumps, parse
@@ -51,6 +52,13 @@ def test_locks_are_written_as_they_are_read() -> None:
     for path in LOCKS.glob("wheel-*.json"):
         text = path.read_text()
         assert dumps(parse(WheelLock, text, path.stem)) == text
+
+
+def test_each_image_has_floating_tags_and_each_cuda_version_latest(real: Config) -> None:
+    tags = {spec: floating(real, spec) for spec in matrix(real)}
+    assert all(names[0].startswith(spec.torch) for spec, names in tags.items())
+    latest = {spec.cuda.version for spec, names in tags.items() if "latest" in names}
+    assert latest == {cuda.version for cuda in real.cudas}
 
 
 def test_no_two_images_have_the_same_files(before: Mapping[str, str]) -> None:

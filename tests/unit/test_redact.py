@@ -34,6 +34,7 @@ URLS = (
 PLAIN = (
     *("RUNPOD_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("TENCENTCLOUD_SECRET_ID", "GITHUB_TOKEN", "REGISTRY_PASSWORD", "AZURE_CONNECTION_STRING"),
+    *("GH_PAT", "MYSQL_PWD", "DBPASS", "MY_PASS_2", "BEARER", "SESSION_COOKIE", "TOKEN_2", "KEY2"),
 )
 CACHES = (
     "type=s3,region=x,bucket=b,access_key_id={},name=n",
@@ -56,6 +57,11 @@ def test_no_url_of_a_variable_shows_its_password(name: str, scheme: str) -> None
 @pytest.mark.parametrize("name", PLAIN)
 def test_no_variable_that_is_a_secret_is_shown(name: str) -> None:
     assert Redactor.of({name: "p@s/s#w%rd"})("it said: p@s/s#w%rd, so") == "it said: ***, so"
+
+
+@pytest.mark.parametrize("key", ["GH_PAT", "mysql_pwd", "db_pass", "bearer", "cookie", "token_2"])
+def test_no_word_that_is_a_secret_is_shown(key: str) -> None:
+    assert Redactor()(f"run -e {key}=p@s/s#w%rd x") == f"run -e {key}=*** x"
 
 
 @pytest.mark.parametrize("option", CACHES)
@@ -104,6 +110,7 @@ def test_a_secret_of_many_lines() -> None:
         "http://[::1]:80/x, https://h:443. (https://no-color.org)",
         "failed to fetch oauth token: unexpected status: 401 Unauthorized",
         "RUN --mount=type=secret,id=ca,target=/run/ca",
+        "OLDPWD=/root PWD=/root GIT_ASKPASS=/x bypass=host max_tokens=100000",
         '{"JUPYTER_PASSWORD": "{{ RUNPOD_SECRET_jupyter }}"}',
         "-e JUPYTER_PASSWORD=${WORD}",
     ],
@@ -113,6 +120,11 @@ def test_what_is_no_secret_stays(text: str) -> None:
         "HOME": "/root",
         "TERM": "xterm",
         "X_TOKEN": "1",
+        "PWD": "oauth token",
+        "OLDPWD": "oauth token",
+        "GIT_ASKPASS": "docker-image",
+        "MAX_TOKENS": "status",
+        "SECRET_SERVICE_PORT": "tcp://host:2375",
         "SSH_TOKEN_FILE": "https",
         "A": "=",
     }

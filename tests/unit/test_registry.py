@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 
+from tests.loopback import serving
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import ends_well, json_texts
-from torch_images.errors import NetworkError, TorchImagesError, UsageError
+from torch_images.errors import (
+    EngineError,
+    NetworkError,
+    NoAnswerError,
+    TorchImagesError,
+    UsageError,
+)
 from torch_images.host.runner import Completed, Runner
 from torch_images.publish.registry import (
     exact,
@@ -123,13 +132,70 @@ def test_lookup_of_any_answer_ends_without_a_traceback(single: str, index: str) 
 
 
 def test_lookup_does_not_wait_forever() -> None:
+    """Nor for a program that a killed one has left, with the pipe in its hands."""
+
     class Asleep(Runner):
         def run(self, command: Sequence[str], **options: Any) -> Completed:
-            assert options["seconds"] <= 300
-            return super().run(["sleep", "600"], seconds=0.01)
+            assert options["seconds"] <= 60
+            return super().run(["sh", "-c", "sleep 20 & wait"], seconds=0.01)
 
-    with pytest.raises(NetworkError, match="no answer within"):
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError, match="no answer within"):
         lookup(NAME, Asleep())
+    assert time.monotonic() - began < 15
+
+
+class Forbidding(BaseHTTPRequestHandler):
+    """A registry that answers 403 to everything, with the code in the path as the reason."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"errors": [{"code": self.path.split("/")[2].upper()}]}).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep requests out of the output of tests."""
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks"), [("name_unknown", True), ("manifest_unknown", True), ("denied", False)]
+)
+def test_lookup_of_a_name_that_the_registry_forbids(code: str, lacks: bool) -> None:
+    """Some answer 403 for what they lack; only the body, which buildx cannot show, says so."""
+
+    class Buildx(FakeRunner):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            if command[0] != "docker":
+                return Runner().run(command, **options)
+            return super().run(command, **options)
+
+    with serving(Forbidding) as url:
+        name = f"{url.removeprefix('http://')}/{code}:x"
+        for place, told in ((url, lacks), ("http://127.0.0.1:1", False)):
+            said = f"unexpected status from HEAD request to {place}/v2/{code}/x: 403 Forbidden\n"
+            run = Buildx({INSPECT: (1, f"ERROR: {said}")})
+            if told:
+                assert lookup(name, run) is None
+            else:
+                with pytest.raises(UsageError, match="docker login"):
+                    lookup(name, run)
+
+
+def test_lookup_with_a_home_that_is_no_folder_names_it() -> None:
+    """Docker then finds no buildx, and its last line is that of its help."""
+    said = "unknown flag: --raw\nRun 'docker --help' for more information\n"
+
+    class Docker(FakeRunner):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            done = super().run(command, **options)
+            warning = "WARNING: Error loading config file: open /dev/null/.docker: not a directory"
+            return Completed(done.code, done.output, warning)
+
+    run = Docker({INSPECT: (1, said), "docker buildx version": (1, "")})
+    with pytest.raises(EngineError, match="not a directory; set HOME or DOCKER_CONFIG"):
+        lookup(NAME, run)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +254,7 @@ def test_pull_size(layers: list[dict[str, int]], total: int | None) -> None:
         ("status from PUT request: 500 Internal Server Error", NetworkError, "again later"),
         ("unexpected status from PUT request: 429 Too Many Requests", NetworkError, "again later"),
         ("write tcp 127.0.0.1:404->127.0.0.1:403: connection reset by peer", NetworkError, "later"),
-        ("dial tcp: lookup ghcr.oi: no such host", NetworkError, "check its name"),
+        ("dial tcp: lookup ghcr.oi: no such host", NoAnswerError, "check its name"),
         ("x509: certificate signed by unknown authority", UsageError, "x509"),
         ("error getting credentials - err: 1, out: `my-password`", UsageError, "credsStore"),
         (
@@ -214,6 +280,18 @@ def test_retry_waits_longer_each_time_and_gives_up() -> None:
     with pytest.raises(NetworkError):
         retry(broken, retries=8, say=lambda _: None, sleep=waits.append)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_retry_of_a_host_that_does_not_exist_or_answer_ends_at_once() -> None:
+    tried: list[int] = []
+
+    def silent() -> None:
+        tried.append(1)
+        raise NoAnswerError("no such host")
+
+    with pytest.raises(NoAnswerError):
+        retry(silent, retries=8, say=lambda _: None, sleep=lambda _: None)
+    assert tried == [1]
 
 
 def test_has_host() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,9 +52,7 @@ class Baking(FakeRunner):
         super().__init__()
         self.both, self.read = both, list[str]()
 
-    def stream(
-        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
-    ) -> Completed:
+    def stream(self, command: Sequence[str], **_: Any) -> Completed:
         self.both.wait(PATIENCE)
         [file] = [word.removeprefix("--file=") for word in command if word.startswith("--file=")]
         assert Path(file).with_name(LOCK_FILE).exists()  # `gc` leaves it while the build lives

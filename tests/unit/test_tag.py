@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, stored
-from torch_images.build import labels
-from torch_images.build.plan import ImagePlan, plan_images
+from tests.unit.conftest import T130
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from torch_images.build import built, labels
+from torch_images.build.job import Job, Shown
+from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
@@ -63,24 +66,74 @@ def report(config: Config, root: Path, plan: ImagePlan, engine: Engine) -> Verif
 FAILED = {"checks": (Check(name="image/test_x/test_y", outcome="failed", seconds=0),)}
 
 
+@pytest.fixture
+def job(config: Config, root: Path, tmp_path: Path, engine: Engine) -> Callable[..., Job]:
+    """A job whose lines go to a function."""
+    space = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+
+    def make(say: Callable[[str], None] = print) -> Job:
+        shown = Shown(say=say)
+        return Job(config=config, workspace=space, engine=engine, run=FakeRunner(), shown=shown)
+
+    return make
+
+
 def test_a_pass_gives_the_tags_and_drops_the_candidate(
-    config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport
+    job: Callable[..., Job], config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport
 ) -> None:
-    names = tag(config, plan, report, engine)
+    names = tag(job(), plan, report)
     assert set(engine.tags()) == set(names)
     assert plan.candidate not in names
+    exact = version(config, plan)
+    assert names == tuple(f"torch-cu130:{t}" for t in (exact, f"{T130}-sm120", "sm120"))
+
+
+@pytest.mark.parametrize("more", [(), ("mine:1",)])
+def test_an_image_of_the_users_keeps_a_name(
+    job: Callable[..., Job],
+    plan: ImagePlan,
+    engine: Engine,
+    report: VerifyReport,
+    more: tuple[str, ...],
+) -> None:
+    """It lost its name to the build, and with it itself."""
+    theirs, lines = stored("b", "torch-cu130:sm120", *more), list[str]()
+    engine.images.append(theirs)
+    tag(job(lines.append), plan, report)
+    [kept] = [image for image in engine.images if image.id == theirs.id]
+    [name] = kept.tags
+    assert name == (more or ("torch-cu130:sm120-bbbbbbbbbbbb",))[0]
+    assert lines == [f"torch-cu130:sm120 was an image that was not built here: it is {name} now"]
+
+
+@pytest.mark.parametrize(("torch", "says"), [("2.99.0", True), ("2.1.0", False), ("", False)])
+def test_a_tag_that_goes_back_to_an_older_torch_says_so(
+    job: Callable[..., Job],
+    plan: ImagePlan,
+    engine: Engine,
+    report: VerifyReport,
+    torch: str,
+    says: bool,
+) -> None:
+    names = ("torch-cu130:sm120", "torch-cu130:2.99.0-sm120")
+    ours, lines = stored("b", *names, **{"io.github.torch-images.torch": torch}), list[str]()
+    engine.images.append(ours)
+    built.note(job().workspace.cache, engine, ours.id)
+    tag(job(lines.append), plan, report)
+    line = f"torch-cu130:sm120 goes back from torch {torch}, {names[1]}, to {T130}"
+    assert lines == ([line] if says else [])
 
 
 @pytest.mark.parametrize("change", [FAILED, {"digest": f"sha256:{'b' * 64}"}])
 def test_no_tag_without_a_pass_or_of_another_digest(
-    config: Config,
+    job: Callable[..., Job],
     plan: ImagePlan,
     engine: Engine,
     report: VerifyReport,
     change: dict[str, object],
 ) -> None:
     with pytest.raises(VerifyError):
-        tag(config, plan, replace(report, **change), engine)  # type: ignore[arg-type]
+        tag(job(), plan, replace(report, **change))  # type: ignore[arg-type]
     assert engine.tags() == (plan.candidate,)
 
 

@@ -142,7 +142,8 @@ def _shell_scripts() -> list[str]:
 
 class Gc(DryRun, Json):
     older: int = option(
-        "remove what was not used for this long, such as 12h or 8w (default: 30d)",
+        "remove cache that was not used, and images that no build and no tag named, for this long, "
+        "such as 12h or 8w (default: 30d)",
         default=seconds("30d"),
         type=seconds,
     )
@@ -166,6 +167,7 @@ def gc(options: Gc) -> verb.Result:
     namespace = verb.namespace(verb.config(damaged_ok=True), "")
     built = collector.images(workspace.cache, engine, namespace)
     items = (
+        *collector.containers(engine),
         *collector.abandoned(workspace),
         *collector.leftovers(workspace, engine, now if options.images else now - collector.RUNNING),
         *(built if options.images else collector.surplus(built, before, options.keep)),

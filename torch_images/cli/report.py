@@ -253,8 +253,8 @@ def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
 def collected(item: Item, *, done: bool) -> str:
     """A line about an item that was removed, or would be."""
     word = "removed" if done else "would remove"
-    used = f"used {item.used:%Y-%m-%d %H:%M}"
-    return f"{word} {item.name}, {item.size / 1e6:.1f} MB, {used}"
+    used = "named" if item.image else "created" if item.container else "used"
+    return f"{word} {item.name}, {item.size / 1e6:.1f} MB, {used} {item.used:%Y-%m-%d %H:%M}"
 
 
 def collection(

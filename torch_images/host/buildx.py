@@ -62,7 +62,11 @@ def _builder_option(builder: str) -> list[str]:
 
 def check_buildx(run: Runner) -> None:
     """Raise EngineError unless the docker CLI has buildx."""
-    if not shutil.which("docker") or run.run(["docker", "buildx", "version"], check=False).code:
+    done = shutil.which("docker") and run.run(["docker", "buildx", "version"], check=False)
+    if done and done.code and "Error loading config file" in done.errors:
+        problem = done.errors.partition("\n")[0].removeprefix("WARNING: ")
+        raise EngineError(f"docker: {problem}", "set HOME or DOCKER_CONFIG to a folder")
+    if not done or done.code:
         raise EngineError(
             "docker buildx is not installed",
             "install docker-buildx (Debian, Ubuntu) or docker-buildx-plugin (Docker's packages)",

@@ -14,6 +14,7 @@ from torch_images.errors import (
     EngineError,
     LockError,
     NetworkError,
+    NoAnswerError,
     TorchImagesError,
     UnfinishedError,
     UsageError,
@@ -97,8 +98,8 @@ REGISTRY = (
         "check its name",
     ),
     Diagnosis(
-        "no such host",
-        NetworkError,
+        "no such host|no answer within",
+        NoAnswerError,
         "{host} could not be reached: {message}",
         "check its name, and this machine's network",
     ),
@@ -228,10 +229,14 @@ def of_system(error: OSError) -> TorchImagesError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         path = error.filename2 or error.filename  # of a copy, the new file
         where = f" ({path})" if path else ""
-        return DiskError(f"the disk is full{where}", "free some space and try again")
+        return DiskError(
+            f"the disk is full{where}",
+            "free some space (`invoke gc`), or name other places in TORCH_IMAGES_CACHE and TMPDIR",
+        )
     if error.errno in _PATHS and error.filename:
         return UsageError(
-            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
+            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}",
+            "name another path (TORCH_IMAGES_CACHE: the cache), or use a clone of your own",
         )
     # Imports are slow; without these modules no engine was used.
     docker, requests = sys.modules.get("docker.errors"), sys.modules.get("requests")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -27,9 +27,13 @@ from torch_images.errors import EngineError, NetworkError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
+    LABEL,
+    PROCESS,
     ExecResult,
+    OurContainer,
     RunningContainer,
     read_blob,
+    this_process,
 )
 from torch_images.host.diagnose import FOREIGN, GPU, LOAD, REGISTRY, diagnose, refusal
 from torch_images.host.image_info import (
@@ -127,10 +131,20 @@ class Engine:
         """Point `repository:tag` at an image."""
         self._api.tag(image, repository, tag)
 
-    def untag(self, reference: str) -> None:
-        """Remove a tag if it exists. Layers stay as long as another tag needs them."""
+    def untag(self, reference: str, *, force: bool = True) -> bool:
+        """Remove a tag if it exists. Layers stay as long as another tag needs them.
+
+        Without `force`, the last tag of an image that a container uses stays. Returns whether the
+        tag is gone.
+        """
         with contextlib.suppress(docker.errors.ImageNotFound):
-            self._api.remove_image(reference, force=True)
+            try:
+                self._api.remove_image(reference, force=force)
+            except docker.errors.APIError as error:
+                if force or error.status_code != HTTPStatus.CONFLICT:
+                    raise
+                return False
+        return True
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
         """Every tag in the engine that begins with `prefix`."""
@@ -164,6 +178,23 @@ class Engine:
                     )
                 )
         return tuple(details)
+
+    def own_containers(self) -> tuple[OurContainer, ...]:
+        """The containers that this program created, in any process."""
+        return tuple(
+            OurContainer(
+                id=each["Id"],
+                name=each["Names"][0].removeprefix("/"),
+                process=each["Labels"].get(PROCESS, ""),
+                created=datetime.fromtimestamp(each["Created"], UTC),
+            )
+            for each in self._api.containers(all=True, filters={"label": f"{LABEL}=verify"})
+        )
+
+    def remove_container(self, name: str) -> None:
+        """Remove a container by name or id, if it exists."""
+        with contextlib.suppress(docker.errors.NotFound):
+            self._api.remove_container(name, force=True)
 
     def version(self) -> str:
         """The engine's version, e.g. "26.1.5"."""
@@ -285,8 +316,7 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError if the engine
         cannot provide the requested GPUs.
         """
-        words, labels = ("sleep", "infinity"), {"torch-images": "verify"}
-        with self._created(image, *words, labels=labels, **options) as created:
+        with self._created(image, "sleep", "infinity", **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -302,13 +332,9 @@ class Engine:
         Its name is known before it is created, so it cannot be left behind at any moment.
         """
         name = f"torch-images-{secrets.token_hex(8)}"
-
-        def remove() -> None:
-            with contextlib.suppress(docker.errors.NotFound):
-                self._api.remove_container(name, force=True)
-
-        with ending(remove):
+        options |= {"name": name, "labels": {LABEL: "verify", PROCESS: this_process()}}
+        with ending(lambda: self.remove_container(name)):
             try:
-                yield self._client.containers.create(image, list(command), name=name, **options)
+                yield self._client.containers.create(image, list(command), **options)
             finally:
-                remove()
+                self.remove_container(name)

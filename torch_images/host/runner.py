@@ -8,11 +8,14 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
+import select
 import shlex
 import shutil
 import subprocess
 import sys
 import termios
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,11 @@ from torch_images.redact import Lines, Redactor
 # Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
 # which nobody waits for.
 _GRACE, _SHORT = 5.0, 1.0
+_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal
+_BAR = re.compile(r"\[[=> ]+\]")
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
+
+Environment = Mapping[str, str | None] | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Runner:
         self,
         command: Sequence[str],
         *,
-        env: Mapping[str, str | None] | None = None,
+        env: Environment = None,
         cwd: Path | None = None,
         stdin: str | None = None,
         check: bool = True,
@@ -58,59 +65,55 @@ class Runner:
     ) -> Completed:
         """Run to the end with its output captured; with `show_errors`, all but stderr.
 
-        Raises CommandError, with the captured output, if `check` is set and the command fails, and
-        if it takes longer than `seconds`.
+        Raises CommandError, with the captured output, if `check` is set and the command fails or
+        takes longer than `seconds`.
         """
-        with _started(
-            command,
-            env=_environment(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if show_errors else subprocess.PIPE,
-            text=True,
-            errors="replace",
-        ) as process:
-            try:
-                output, errors = process.communicate(stdin, timeout=seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                line = f"no answer within {seconds} seconds"
-                raise CommandError(shlex.join(command), 124, line) from None
+        options: dict[str, Any] = {"text": True, "errors": "replace", "env": _environment(env)}
+        options |= {"stdin": subprocess.DEVNULL if stdin is None else subprocess.PIPE, "cwd": cwd}
+        options |= {"stdout": subprocess.PIPE, "stderr": None if show_errors else subprocess.PIPE}
+        try:
+            with _started(command, **options) as process:
+                try:
+                    output, errors = process.communicate(stdin, timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    # What the process started may hold the pipes open for ever: nobody reads them.
+                    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                        pipe.close()
+                    raise _silent(command, seconds or 0) from None
+        except CommandError as error:
+            if check:
+                raise
+            return Completed(error.code, "", error.output)
         if check and process.returncode:
             raise CommandError(shlex.join(command), process.returncode, output + (errors or ""))
         return Completed(process.returncode, output, errors or "")
 
     def interact(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None] | None = None,
-        cwd: Path | None = None,
+        self, command: Sequence[str], *, env: Environment = None, cwd: Path | None = None
     ) -> int:
         """Run on the user's own terminal, so that it can ask and show colours; the exit code."""
         with _starting(command):
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
-        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
+        self, command: Sequence[str], *, env: Environment = None, silence: float = 0
     ) -> Completed:
         """Run with its output shown as it comes; keeps the last lines.
 
-        On a terminal the command gets a terminal too, so that its own progress display works.
+        On a terminal the command gets a terminal too, so that its own progress display works. With
+        `silence` it always does, because of that display: a command that prints no new line for so
+        many seconds ends with CommandError.
         """
-        if sys.stderr.isatty():
-            ours, theirs = os.openpty()
+        shows = sys.stderr.isatty()
+        ours, theirs = os.openpty() if shows or silence else os.pipe()
+        if shows:
             termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
-        else:
-            ours, theirs = os.pipe()
         with os.fdopen(ours, "rb", 0) as shown, contextlib.ExitStack() as stack:
             with os.fdopen(theirs, "wb", 0) as both:
                 options = {"stdin": subprocess.DEVNULL, "stdout": both, "stderr": both}
                 started = _started(command, env=_environment(env), **options)
                 process = stack.enter_context(started)
-            tail = _tee(shown.fileno())
+            tail = _tee(shown.fileno(), _News(command, silence) if silence else None)
             return Completed(process.wait(), tail)
 
 
@@ -144,18 +147,49 @@ def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
             raise
 
 
-def _tee(source: int) -> str:
+class _News:
+    """What a command draws on a terminal -> the lines that are new.
+
+    Raises CommandError if none is for `silence` seconds.
+    """
+
+    def __init__(self, command: Sequence[str], silence: float) -> None:
+        self._command, self.silence = command, silence
+        self._seen, self._latest = set[str](), time.monotonic()
+
+    def of(self, text: str) -> str:
+        lines = (_CODE.sub("", line) for line in re.split(r"[\r\n]+", text))
+        new = [line for line in dict.fromkeys(lines) if line and line not in self._seen]
+        self._seen.update(new)
+        if new:
+            self._latest = time.monotonic()
+        elif time.monotonic() - self._latest > self.silence:
+            raise _silent(self._command, self.silence)
+        return "".join(f"{line}\n" for line in new if not _BAR.search(line))
+
+
+def _silent(command: Sequence[str], seconds: float) -> CommandError:
+    return CommandError(shlex.join(command), 124, f"no answer within {seconds:.0f} seconds")
+
+
+def _tee(source: int, news: _News | None) -> str:
     """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
     while True:
+        if news and not select.select([source], [], [], news.silence)[0]:
+            news.of("")
+            continue
         try:
             chunk = os.read(source, 65536)
         except OSError:  # a terminal whose other end is closed reads as EIO, not as end of file
             chunk = b""
         text = whole.feed(decoder.decode(chunk, final=not chunk))
         text += "" if chunk else whole.rest()
+        if news:
+            new = news.of(text)
+            text = text if sys.stderr.isatty() else new
         sys.stderr.write(text)
         sys.stderr.flush()
         first, *rest = text.replace("\r\n", "\n").split("\n")
@@ -165,7 +199,7 @@ def _tee(source: int) -> str:
             return "\n".join(lines)
 
 
-def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+def _environment(changes: Environment) -> dict[str, str]:
     merged = {**os.environ, **(changes or {})}
     return {name: value for name, value in merged.items() if value is not None}
 

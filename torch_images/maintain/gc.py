@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -23,14 +24,14 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, scratch
+from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, remove_tree
 from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.layers.parent import parent_name
 from torch_images.verify.reproduce import original
 
-# Names in the cache end in a hash. The folder is the user's choice, and may contain other files.
-_OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
-# Names of images that are being built, and of parent images.
-_OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
+# Files in the cache. A folder has its time of use beside it, see host/cache.py: the cache is where
+# the user wants it, and folders such as db-2026010112000000 may be the user's.
+_FILE = re.compile(r"[0-9a-f]{64}(?:\.deb|\.json)?")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
 # The steps of docker/*.j2 that take seconds.
 _STEP = re.compile(
@@ -42,16 +43,18 @@ _STEP = re.compile(
 class Item:
     """Something that can be removed: `size` in bytes, `used` is the time of last use.
 
-    It is a file or folder at `path`, an image by its id `image`, or only one name of an image,
-    `tag`.
+    It is a file or folder at `path`, a `container` by its id, or the image with the id `image`, or
+    only its name `tag`, if `goes` holds for the image as it is just before it is removed.
     """
 
     name: str
     size: int
     used: datetime
     path: Path | None = None
+    container: str = ""
     image: str = ""
     tag: str = ""
+    goes: Callable[[OurImage], bool] = lambda _: False
 
 
 def surplus(items: Iterable[Item], before: datetime, size: int = 0) -> tuple[Item, ...]:
@@ -77,12 +80,27 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
     ours = {image.id for image in built.ours(workspace.cache, engine)}
     listed = {image.id: image for image in engine.listed()}
     left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
-    items = [
-        Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
+    return tuple(
+        of_image(image, lambda now, n=name: n in _left_tags(now, ours=now.id in ours), name)  # type: ignore[misc]
         for image in engine.details(listed[digest] for digest, names in left.items() if names)
         for name in left[image.id]
-    ]
-    return tuple(item for item in items if item.used <= before)
+        if image.tagged <= before
+    )
+
+
+def of_image(image: OurImage, goes: Callable[[OurImage], bool], tag: str = "") -> Item:
+    """An image, or one name of it, to be removed if `goes` still holds then."""
+    name, size = (f"tag {tag}", 0) if tag else (_name(image), image.size)
+    return Item(name=name, size=size, used=image.tagged, image=image.id, tag=tag, goes=goes)
+
+
+def containers(engine: Engine) -> tuple[Item, ...]:
+    """Containers of killed processes: that of a `verify` sleeps for good, perhaps with a GPU."""
+    return tuple(
+        Item(name=f"container {each.name}", size=0, used=each.created, container=each.id)
+        for each in engine.own_containers()
+        if each.abandoned()
+    )
 
 
 def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
@@ -98,7 +116,7 @@ def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]
     `namespace` is the registry and owner in the names that this project gives.
     """
     return tuple(
-        Item(name=_name(image), size=image.size, used=image.tagged, image=image.id)
+        of_image(image, lambda now: not _stays(now, namespace))
         for image in engine.details(built.ours(cache, engine))
         if not _stays(image, namespace)
     )
@@ -129,7 +147,8 @@ def _is_given(name: str, image: OurImage, namespace: str) -> bool:
     repository, _, tag = name.removeprefix(f"{namespace}/").partition(":")
     known = {*words, LATEST, image_labels.torch, ".".join(image_labels.torch.split(".")[:2])}
     ours = tag == image_labels.version or known.issuperset(tag.split("-"))
-    return bool(_OWN_NAMES.fullmatch(name)) or (repository == f"torch-{words[0]}" and ours)
+    own = name in (parent_name(image.id), original(image.id)) or name.startswith(f"{CANDIDATE}:")
+    return own or (repository == f"torch-{words[0]}" and ours)
 
 
 def cache(folder: Path) -> tuple[Item, ...]:
@@ -143,7 +162,7 @@ def cache(folder: Path) -> tuple[Item, ...]:
             path=path,
         )
         for path in paths
-        if _OURS.fullmatch(path.name) and not path.is_symlink()
+        if not path.is_symlink() and (_FILE.fullmatch(path.name) or mark(path).exists())
     )
 
 
@@ -167,13 +186,25 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
-    """Remove items, and yield each once it is gone. Skips items that are in use by now."""
+    """Remove items, and yield each once it is gone. Skips items that are in use by now.
+
+    Looks at each image again just before: meanwhile a user may have named it, or started it.
+    """
     for item in items:
-        if item.image or item.tag:
-            engine.untag(item.image or item.tag)
+        if item.container:
+            engine.remove_container(item.container)
             yield item
-        elif item.path and _removed(item.path):
+        elif _untagged(item, engine) if item.image else item.path and _removed(item.path):
             yield item
+
+
+def _untagged(item: Item, engine: Engine) -> bool:
+    """Remove the names of an image, or one of them, if they still may go; whether all did."""
+    for now in engine.details(image for image in engine.listed() if image.id == item.image):
+        names = [name for name in now.tags or [now.id] if item.tag in ("", name)]
+        gone = [engine.untag(name, force=False) for name in names if item.goes(now)]
+        return bool(gone) and all(gone)
+    return False
 
 
 def _removed(path: Path) -> bool:
@@ -183,10 +214,11 @@ def _removed(path: Path) -> bool:
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
-        with scratch(path.parent, f".{path.name}-") as room:
-            path.rename(room / path.name)  # in one step, so that nobody sees a part of it
-            mark(path).unlink(missing_ok=True)
-        return not room.exists()
+        # In one step, so that nobody sees a part of it; a new folder may not fit on a full disk.
+        gone = path.with_name(f".partial-{secrets.token_hex(4)}")
+        path.rename(gone)
+        mark(path).unlink(missing_ok=True)
+        return remove_tree(gone)
 
 
 def own_steps(records: Sequence[Record]) -> frozenset[str]:

@@ -66,6 +66,6 @@ def check(job: Job, result: BuildResult) -> Made:
     """
     plan = result.plan
     report = verify(job, result.digest, plan, reuse=True)
-    tags = tag(job.config, plan, report, job.engine)
+    tags = tag(job, plan, report)
     sbom.save(result.digest, plan.spec.id, job.workspace, job.engine)
     return Made(result=result, report=report, tags=tags)

@@ -169,7 +169,7 @@ class StaleRun:
         if not short():
             return
         parents = [
-            gc.Item(name=name, size=0, used=parent.tagged, tag=name)
+            gc.of_image(parent, lambda now: not now.in_use, name)
             for parent in engine.details(ours(cache, engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
