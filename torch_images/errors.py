@@ -110,7 +110,9 @@ def suggest(word: str, known: Iterable[str]) -> str:
     Lists up to a dozen names; of more, the five nearest, or as many as fit.
     """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
+    bare = {name.lstrip("-"): name for name in names}
+    close = difflib.get_close_matches(word.lstrip("-"), bare, n=_NEAREST, cutoff=0.6)
+    near = [bare[name] for name in close]
     guess = f"did you mean '{near[0]}'? " if near else ""
     if len(names) <= _LISTED:
         return f"{guess}known: {', '.join(names) or 'none'}"
@@ -137,7 +139,10 @@ def _cut(text: str, room: int) -> str:
         text = re.sub(r"(\S{30})\S{50,}(\S{20})", r"\1...\2", text)
     if len(text) > room:
         end = max(0, room) // 3
-        text = f"{text[: max(0, room - end - 3)]}...{text[len(text) - end :]}"
+        begins, ends = text[: max(0, room - end - 3)], text[len(text) - end :]
+        # Between words, unless one is long.
+        begins, ends = re.sub(r"\s\S{0,30}$", " ", begins), re.sub(r"^\S{0,30}\s", " ", ends)
+        text = f"{begins}...{ends}"
     return text
 
 
