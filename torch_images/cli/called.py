@@ -24,7 +24,8 @@ def called() -> str:
         return start.stem
     if {"invoke", "inv"} & {start.name, start.parent.name}:
         return "invoke"
-    return shlex.quote(os.environ.get("TORCH_IMAGES_CALLED", "./inv"))
+    elsewhere = os.environ.get("TORCH_IMAGES_CALLED", "") if start.name == "-c" else ""
+    return shlex.quote(elsewhere or "./inv")
 
 
 def as_called(text: str) -> str:

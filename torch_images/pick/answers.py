@@ -159,8 +159,8 @@ def _merged(config: Config, row: Row, best: Mapping[str, pick.Suggestion | None]
                 machine=AMD64,
             )
             way, command = _WAYS[one.rank], told["command"]
-            row = replace(drivers, way=way, command=command, proof=one.proof)
-            yield replace(row, image=one.image, id=one.id, torch=one.torch)
+            found = replace(drivers, image=one.image, id=one.id, torch=one.torch)
+            yield replace(found, way=way, command=command, proof=one.proof)
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:

@@ -233,7 +233,7 @@ def commands(
     image = reference if published else f"{spec.repository}:{short(config, spec)}"
     parts = {
         "lock": "" if locked else f"{program} lock --select {spec.id}",
-        "build": shlex.join([program, "build", *_arguments(config, spec, machine)]),
+        "build": f"{program} build {shlex.join(_arguments(config, spec, machine))}",
         "run": command(image),
     }
     now = parts["run"] if published else " && ".join(filter(None, parts.values()))
