@@ -115,21 +115,23 @@ class Terminal(io.StringIO):
 
 
 def test_the_bar_of_wheels_has_a_label_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", Terminal())
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
     with verb.layer_progress() as show:
         show("", 0, 10**9)
         show("torch", 5 * 10**8, 10**9)
-        assert "wheels:  50%" in sys.stderr.getvalue()
+        assert "wheels:  50%" in screen.getvalue()
         show("nccl", 10**9, 10**9)
-        assert sys.stderr.getvalue().endswith("packed 1000 MB of wheels\n")
+        assert screen.getvalue().endswith("packed 1000 MB of wheels\n")
 
 
 def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", Terminal())
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(verb, "_WAITS", 0.5)
     with verb.still(lambda: "at base-trixie"):
         time.sleep(1.2)
-    assert sys.stderr.getvalue() == "still at base-trixie, 1 s\n"
+    assert screen.getvalue() == "still at base-trixie, 1 s\n"
 
 
 def test_wrong_command_lines(root: Path, golden: Golden) -> None:

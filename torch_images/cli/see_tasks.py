@@ -148,7 +148,9 @@ def pick(options: Pick) -> verb.Result:
     choice = answer(config, model, driver, suggestions, platform=host)
     spec, reference = choose_id(config, choice["id"]), choice["reference"]
     choice |= commands(
-        *(config, spec, reference),
+        config,
+        spec,
+        reference,
         published=options.published and _is_published(reference, spec.id),
         locked=choice["locked"],
         program=called(),

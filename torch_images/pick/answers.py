@@ -152,15 +152,10 @@ def _merged(config: Config, row: Row, best: Mapping[str, pick.Suggestion | None]
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
         if one := best[together[0]]:
-            told = pick.commands(
-                *(config, choose_id(config, one.id), one.reference),
-                published=False,
-                locked=one.locked,
-                machine=AMD64,
-            )
-            way, command = _WAYS[one.rank], told["command"]
+            spec = choose_id(config, one.id)
+            told = pick.commands(config, spec, one.reference, locked=one.locked, machine=AMD64)
             found = replace(drivers, image=one.image, id=one.id, torch=one.torch)
-            yield replace(found, way=way, command=command, proof=one.proof)
+            yield replace(found, way=_WAYS[one.rank], command=told["command"], proof=one.proof)
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:

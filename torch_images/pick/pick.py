@@ -219,7 +219,7 @@ def commands(
     spec: ImageSpec,
     reference: str,
     *,
-    published: bool,
+    published: bool = False,
     locked: bool = True,
     program: str = "./inv",
     machine: Platform | None = None,
