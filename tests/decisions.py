@@ -336,12 +336,13 @@ TABLE = (
     compat(
         "trial hangs", "570.124.06", answer="hang", says=("not proved, the trial took too long",)
     ),
-    compat("NVML hangs", "570.124.06", gpus="hang", says=("not proved",)),
+    compat("NVML hangs", "570.124.06", gpus="hang", answer="hang", says=("not proved",)),
     host(
         "12.8 on 550, NVML hangs",
         "550.163.01",
         cuda="12.8",
         gpus="hang",
+        answer="hang",
         says=("no trial of the compat library ended in time", "minor-version"),
     ),
     host(
@@ -388,8 +389,8 @@ TABLE = (
     host(
         "a mode that does not exist",
         "580.95.05",
-        mode="yes",
-        says=("CUDA_COMPAT=yes is not auto, on or off, and taken as auto",),
+        mode="maybe",
+        says=("CUDA_COMPAT=maybe is not auto, on or off, and taken as auto",),
     ),
     # What an earlier start has left.
     host("moved to a newer host", "580.159.04", stale="cache"),

@@ -138,13 +138,17 @@ def profile(**changes: str) -> dict[str, str]:
     """The environment that the profile makes, of the image or of this checkout."""
     here = Path(__file__).resolve().parents[2] / "scripts/image/runtime"
     places = (Path("/usr/local/lib/torch-images"), here)
-    folder = next(place for place in places if (place / "defaults.py").is_file())
+    folder = next(place for place in places if (place / "_torch_images").is_dir())
     asked = environment({**changes, "PYTHONPATH": str(folder)})
     found: dict[str, str] = json.loads(child(SHOW, env=asked))
     return environment({**changes, **found})
 
 
-SHOW = "import defaults, json, os; print(json.dumps(defaults.profile(os.environ)[0]))"
+SHOW = """
+import json, os
+from _torch_images import defaults
+print(json.dumps(defaults.profile(os.environ)[0]))
+"""
 
 
 def test_cutlass_is_chosen_by_max_autotune(tmp_path: Path) -> None:

@@ -77,5 +77,32 @@ def test_an_id_without_a_name_has_name_and_home(host: Host) -> None:
     assert (done.rc, done.stdout.strip()) == (0, "user12345 /tmp/torch-images-12345"), done.stderr
 
 
+def test_any_user_can_write_where_containers_start(host: Host, expected: Facts) -> None:
+    """`COPY . .` and `docker run --user` work there, and a named volume takes over the mode."""
+    assert host.file(expected["folder"]).mode == 0o1777
+
+
+def test_apt_has_the_habits_of_debians_images(host: Host) -> None:
+    """What it downloads and what it starts is no part of a derived image."""
+    told = host.check_output("apt-config dump")
+    settings = dict(line.removesuffix(";").split(" ", 1) for line in told.splitlines())
+    assert settings["Acquire::GzipIndexes"] == '"true"'
+    assert settings["Acquire::Languages::"] == '"none"'
+    assert told.count("rm -f /var/cache/apt/archives/*.deb") == 2
+    assert host.run("/usr/sbin/policy-rc.d ssh start").rc == 101
+
+
+def test_sudo_finds_the_images_programs(host: Host) -> None:
+    """No image has sudo; whoever adds it has the same pip."""
+    file = host.file("/etc/sudoers.d/torch-images")
+    assert (file.mode, file.user, file.group) == (0o440, "root", "root")
+    path, kept = file.content_string.splitlines()
+    assert path.startswith('Defaults secure_path="/opt/venv/bin:')
+    assert {"PIP_CONSTRAINT", "UV_CONSTRAINT", "TORCH_IMAGE_PROFILE"} <= {
+        *kept.split('"')[1].split()
+    }
+    assert "BASH_ENV" not in kept
+
+
 def test_root_has_its_own_home(host: Host) -> None:
     assert host.check_output("python -c 'import os; print(os.environ[\"HOME\"])'") == "/root"

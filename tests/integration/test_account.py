@@ -69,6 +69,17 @@ def test_torch_compiles_for_an_id_without_a_name(nameless: str, words: tuple[str
     check(found(done.stdout))
 
 
+def test_a_home_that_cannot_be_written_is_one_in_tmp(image: str, engine: Engine) -> None:
+    """Debian's daemon has /usr/sbin; GitHub mounts /github/home, of another user."""
+    code = "import os; open(os.environ['HOME'] + '/x', 'w'); print(os.environ['HOME'])"
+    done = engine.run(image, "python", "-c", code, user="daemon", **facts())
+    home = "/tmp/torch-images-1"
+    said = f"torch-images: HOME=/usr/sbin cannot be written, so it is {home}"
+    assert done.output.splitlines()[1:] == [said, home]
+    done = engine.run(image, "-c", code, entrypoint=["python"], user="daemon", **facts())
+    assert done.output == f"{home}\n"
+
+
 def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
     image: str, engine: Engine
 ) -> None:

@@ -237,6 +237,24 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
         assert path == ("/mine" if row.stale == "environment" else "")
 
 
+def test_ten_starts_of_a_slow_host_choose_alike(
+    with_compat: Made, stubs: Path, engine: Engine
+) -> None:
+    """A trial took 0.25 to 0.87 s on real hosts, and a start gave up after 0.38."""
+    row = next(row for row in TABLE if row.id == "570 data centre")
+    options, found = container(row, stubs), set()
+    for turn in range(10):
+        delay = {"STUB_DELAY": str(turn / 10)}
+        environment = {**options["environment"], **delay}
+        found.add(
+            engine.run(
+                REFERENCE, "-c", script(row), **{**options, "environment": environment}
+            ).output
+        )
+    assert len(found) == 1
+    assert "the compat library" in found.pop()
+
+
 COMPAT_ON_570, GKE = (
     next(row for row in TABLE if row.id == name) for name in ("570 data centre", "580, GKE")
 )
@@ -380,5 +398,5 @@ def script(row: Row, command: Sequence[str] = LOOKS) -> str:
     drop = ""
     if USER in row.runs_as:
         drop = "setpriv --reuid=1000 --regid=1000 --clear-groups --bounding-set=-all -- "
-    start = f"/usr/bin/tini -s -g -- torch-entrypoint {shlex.join(command)}"
+    start = f"/usr/bin/tini -s -- torch-entrypoint {shlex.join(command)}"
     return "\n".join([*lines, f"exec {drop}{start}"])

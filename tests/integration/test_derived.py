@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uv
 
-from tests.integration.support import ROOT, Built, online, running
+from tests.integration.support import ROOT, Built, online, quiet, running
 from tests.releases import T130
 from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
@@ -151,9 +151,52 @@ def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
     assert REFUSALS[tool] in " ".join(said.split())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "UV_CONSTRAINT=",
+        "UV_CONSTRAINT=/tmp/own.txt",
+        "-u UV_CONSTRAINT HOME=/",
+        "UV_SYSTEM_PYTHON=1",
+    ],
+)
+def test_uv_keeps_torch_whatever_its_environment(resting: str, words: str) -> None:
+    """Debian's Python takes no packages, and says where they belong."""
+    within(resting, "sh", "-c", "echo einops==0.7.0 >/tmp/own.txt")
+    done = within(resting, "env", *words.split(), *ASKS["uv"].split(), "torch==2.13.0")
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    expected = f"you require torch==2.13.0 and torch=={T130}"
+    if words == "UV_SYSTEM_PYTHON=1":
+        expected = "Packages of this image belong in /opt/venv"
+    assert expected in said
+
+
 @pytest.mark.parametrize("tool", ASKS)
-def test_variables_that_are_set_to_nothing_lift_the_constraints(resting: str, tool: str) -> None:
-    lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=")
+@pytest.mark.parametrize("package", ["nvidia-nccl-cu12==2.26.2", "xgboost==2.1.4"])
+def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
+    resting: str, tool: str, package: str
+) -> None:
+    done = within(resting, *ASKS[tool].split(), package)
+    assert done.returncode != 0
+    assert "0+not.beside.nvidia.nccl.cu13" in done.stdout + done.stderr
+
+
+def test_a_library_that_was_replaced_is_said_and_put_back_by_what_it_says(resting: str) -> None:
+    lifted = ("env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "nvidia-nccl-cu12==2.26.2")
+    assert within(resting, *lifted).returncode == 0
+    line = within(resting, "torch-info").stdout.splitlines()[0]
+    assert line.startswith(
+        "nvidia-nccl-cu12 2.26.2 replaced libnccl.so.2 of nvidia-nccl-cu13 2.30.7, which torch needs: "
+    )
+    assert line in within(resting, "cuda-doctor").stdout
+    assert within(resting, "sh", "-c", line.partition(": ")[2]).returncode == 0
+    assert within(resting, "torch-info").stdout.startswith(f"PyTorch {T130}")
+
+
+@pytest.mark.parametrize("tool", ASKS)
+def test_variables_lift_the_constraints(resting: str, tool: str) -> None:
+    lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=", "UV_NO_CONFIG=1")
     done = within(resting, *lifted, *ASKS[tool].split(), "--no-deps", "torchvision==0.25.0")
     assert done.returncode == 0, done.stderr
     assert "torchvision-0.25.0" in (done.stdout + done.stderr).replace("==", "-")
@@ -228,3 +271,42 @@ def test_pip_works_for_an_id_without_a_name(image: str, workspace: Workspace) ->
             name, "env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "torch==2.10.0"
         )
         assert "lack sys.path precedence to torch in /opt/venv" in done.stderr
+
+
+def test_a_repository_with_a_folder_bin_is_copied_and_any_user_writes_there(
+    image: str, engine: Engine, tmp_path: Path
+) -> None:
+    """In "/", `COPY . .` failed at the link /bin, and no other user could write."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("told")
+    recipe, tag = f"FROM {image}\nCOPY . .\n", "torch-images-test:copied"
+    command = ["docker", "buildx", "build", "--load", f"--tag={tag}", "--file=-", str(tmp_path)]
+    subprocess.run(command, input=recipe, text=True, check=True, capture_output=True)
+    try:
+        code = "open('out', 'w').write(open('bin/tool').read()); print(open('out').read())"
+        for user in ("1000:1000", "12345", "0"):
+            done = engine.run(tag, "python", "-c", code, user=user, **quiet())
+            assert (done.code, done.output) == (0, "told\n")
+    finally:
+        subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
+
+
+def test_sudo_keeps_to_the_image(image: str, workspace: Workspace) -> None:
+    """Debian's own settings find no pip and no python, and drop pip's constraints."""
+    installs = """
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo >/dev/null
+useradd --create-home --uid 1000 me && echo 'me ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/me
+chmod 440 /etc/sudoers.d/me
+visudo --check --quiet && ls -A /var/cache/apt/archives
+"""
+    with connected(image, workspace) as name:
+        done = within(name, "sh", "-ec", installs)
+        assert (done.returncode, done.stdout.split()) == (0, ["lock", "partial"]), done.stderr
+        user = ("setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
+        kept = "--preserve-env=PIP_INDEX_URL,PIP_CERT,HTTPS_PROXY,https_proxy"
+        sudo = (*user, "sudo", kept)
+        found = within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)")
+        assert found.stdout == "/opt/venv\n"
+        done = within(name, *sudo, *ASKS["pip"].split(), "torchvision==0.25.0")
+        assert REFUSALS["pip"] in " ".join((done.stdout + done.stderr).split())

@@ -82,6 +82,11 @@ def test_a_package(example: str, engine: Engine) -> None:
     assert folder.startswith("/opt/venv/lib/")
 
 
+@pytest.mark.parametrize("example", ["lifted"], indirect=True)
+def test_constraints_that_are_lifted(example: str, engine: Engine) -> None:
+    assert shown(engine, example, "torchvision")[:2] == [TORCH, "0.25.0"]
+
+
 @pytest.mark.parametrize("example", ["environment", "project"], indirect=True)
 def test_an_environment_on_top(
     example: str, engine: Engine, request: pytest.FixtureRequest
@@ -155,16 +160,18 @@ def test_batches_larger_than_shared_memory(
     assert full is not works, done.stdout
 
 
-# What ComfyUI v0.35.0 requires, by its requirements.txt.
+# What ComfyUI's published requirements.txt names.
 COMFYUI = """
-torch torchsde torchvision torchaudio numpy>=1.25.0 einops transformers>=4.50.3 tokenizers>=0.13.3
+comfyui-frontend-package==1.45.15 comfyui-workflow-templates==0.9.98 comfyui-embedded-docs==0.5.3
+comfy-kitchen==0.2.10 comfy-aimdo==0.4.10 PyOpenGL glfw torch torchsde torchvision torchaudio numpy>=1.25.0 einops transformers>=4.50.3 tokenizers>=0.13.3
 sentencepiece safetensors>=0.4.2 aiohttp>=3.11.8 yarl>=1.18.0 pyyaml Pillow scipy tqdm psutil alembic
 SQLAlchemy>=2.0.0 filelock av>=16.0.0 requests simpleeval>=1.0.0 blake3 kornia>=0.7.1 spandrel
 pydantic~=2.0 pydantic-settings~=2.0
 """
-# A program that is started as ComfyUI is, and answers with the release of torch.
+# A program that is started as ComfyUI is, with the same libraries, and answers with torch's release.
 SERVER = """
-import argparse, torch, torchaudio, torchsde, torchvision
+import argparse, av, comfy_aimdo, comfy_kitchen, comfyui_frontend_package, comfyui_workflow_templates
+import kornia, spandrel, torch, torchaudio, torchsde, torchvision, transformers
 from aiohttp import web
 asked = argparse.ArgumentParser()
 asked.add_argument("--listen", nargs="?", const="0.0.0.0,::")

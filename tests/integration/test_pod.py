@@ -200,7 +200,7 @@ def test_ssh_with_the_key(image: str, client: Client) -> None:
         prefix, environment = json.loads(done.stdout.splitlines()[-1])
         assert prefix == "/opt/venv"
         assert environment["ODD"] == ODD
-        assert environment["TORCH_IMAGE_TF32"] == "1"
+        assert environment["TORCH_IMAGE_STARTED"] == "1"
         assert environment["HOME"] == "/root"
         assert not {"PUBLIC_KEY", "JUPYTER_PASSWORD", "PEM"} & environment.keys()
         assert (

@@ -13,21 +13,16 @@ from torch_images.build.render import CONSTRAINTS
 from torch_images.host.engine import Engine
 from torch_images.layers.constraints import VARIABLES
 
-# The environment of whatever runs it, as one line.
-SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
-# Without expandable segments: Docker's default container cannot share memory of theirs.
-ON = {"TORCH_IMAGE_TF32": "1"}
-NAMES = (*ON, "PYTORCH_ALLOC_CONF")
-SEGMENTS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+# The environment of whatever runs it, and whether torch has the profile, as one line.
+CODE = """import json, os, torch
+tf32 = torch.backends.cuda.matmul.allow_tf32
+print(json.dumps({**os.environ, "tf32": tf32}))"""
+SHOW = f"python -c '{CODE}'"
 
 
 @pytest.fixture(scope="module")
 def image(built: Built) -> str:
     return built.digest
-
-
-def kept(environment: dict[str, str]) -> dict[str, str]:
-    return {name: environment[name] for name in NAMES if name in environment}
 
 
 WAITS = """
@@ -43,6 +38,33 @@ def test_a_signal_reaches_the_command_and_its_code_comes_back(image: str) -> Non
         subprocess.run(["docker", "kill", "--signal=TERM", name], check=True, capture_output=True)
         done = subprocess.run(["docker", "wait", name], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "42"
+
+
+TRAINS = """
+import os, signal, sys, time, torch
+from torch.utils.data import DataLoader
+def save(*_):
+    time.sleep(1)  # workers that got the signal have ended by now
+    torch.save({}, "/tmp/checkpoint.pt")
+    sys.exit(0 if os.path.getsize("/tmp/checkpoint.pt") else 1)
+signal.signal(signal.SIGTERM, save)
+for n, _ in enumerate(DataLoader(range(10**7), num_workers=2)):
+    if n == 0:
+        print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("python", "-c", TRAINS), ("bash", "-c", 'true; python -c "$0"', TRAINS)]
+)
+def test_docker_stop_lets_a_training_with_workers_save(
+    image: str, command: tuple[str, ...]
+) -> None:
+    """Other signals, ten times: tests/programs/test_signals.py."""
+    with running(image, *command) as name:
+        subprocess.run(["docker", "stop", "--time=60", name], check=True, capture_output=True)
+        done = subprocess.run(["docker", "wait", name], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "0"
 
 
 def test_the_command_replaces_the_entrypoint(image: str, engine: Engine) -> None:
@@ -77,12 +99,12 @@ def test_orphans_are_reaped(image: str, engine: Engine) -> None:
 
 def test_segments_are_expandable_where_processes_can_share_them(image: str, engine: Engine) -> None:
     """Docker's seccomp profile denies pidfd_getfd without SYS_PTRACE, and torch needs it then."""
-    code = "import os; print(os.environ.get('PYTORCH_ALLOC_CONF'))"
+    code = "import os, torch; print(os.environ.get('PYTORCH_ALLOC_CONF'))"
     for more, found in (
         ({}, "None"),
         ({"user": "12345"}, "None"),
         ({"ipc_mode": "host"}, "None"),
-        ({"cap_add": ["SYS_PTRACE"]}, SEGMENTS["PYTORCH_ALLOC_CONF"]),
+        ({"cap_add": ["SYS_PTRACE"]}, "expandable_segments:True"),
     ):
         assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{found}\n"
 
@@ -102,6 +124,7 @@ def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entryp
 
 
 SHELLS = {
+    "no shell": ("python", "-c", CODE),
     "bash script": ("bash", "-c", SHOW),
     "bash of sshd": ("env", "-i", "SSH_CLIENT=1", "PATH=/usr/bin:/bin", "bash", "-c", SHOW),
     "bash login": ("bash", "-lc", SHOW),
@@ -116,7 +139,8 @@ def test_shells_get_what_the_command_gets(resting: str, shell: str, user: str) -
     command = ["docker", "exec", "--user", user, resting, *SHELLS[shell]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     environment = json.loads(done.stdout)
-    assert kept(environment) == ON
+    assert environment["tf32"] is True
+    assert "PYTORCH_ALLOC_CONF" not in environment  # Docker's containers cannot share such memory
     assert environment["PATH"].split(":")[0] == "/opt/venv/bin"
     assert {environment[name] for name in VARIABLES} == {CONSTRAINTS}
     assert done.stderr == ""
@@ -129,7 +153,7 @@ def test_a_login_shell_may_be_the_command(image: str, engine: Engine, shell: str
     assert done.code == 0, done.output
     environment = json.loads(done.output)
     assert environment["PATH"].split(":")[0] == "/opt/venv/bin"
-    assert kept(environment) == ON
+    assert environment["tf32"] is True
 
 
 def test_bash_on_a_terminal_too(resting: str) -> None:
@@ -138,7 +162,7 @@ def test_bash_on_a_terminal_too(resting: str) -> None:
         command, input=f"{SHOW}\nexit\n", capture_output=True, text=True, check=True
     )
     line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
-    assert kept(json.loads(line)) == ON
+    assert json.loads(line)["tf32"] is True
 
 
 @pytest.fixture(scope="module")

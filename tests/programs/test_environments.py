@@ -66,6 +66,45 @@ def test_its_pip_keeps_to_the_constraints(environment: Path) -> None:
     assert (done.returncode, "already satisfied" in done.stdout) == (0, True), done.stderr
 
 
+REFUSED = f"(constraint) torch=={torch.__version__.partition('+')[0]}"
+
+
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        ((), {}),  # sudo, env -i
+        (("--isolated",), {"PIP_CONSTRAINT": "/usr/share/torch-images/constraints.txt"}),
+        ((), {"PIP_CONSTRAINT": "{own}"}),
+        ((), {"PIP_CONFIG_FILE": "{conf}"}),
+    ],
+    ids=["no environment", "isolated", "own variable", "own pip.conf"],
+)
+def test_pip_keeps_to_the_constraints_and_to_the_users(
+    tmp_path: Path, words: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    own, conf = tmp_path / "own.txt", tmp_path / "pip.conf"
+    own.write_text("sympy==0.1\n")
+    conf.write_text(f"[install]\nconstraint = {own}\n")
+    env = {name: value.format(own=own, conf=conf) for name, value in environ.items()}
+    said = {}
+    for name in ("torch==1.0", "sympy==0.2"):
+        command = [sys.executable, "-m", "pip", *words, "install", "--no-index", "--no-deps", name]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        said[name] = done.stdout + done.stderr
+    assert REFUSED in said["torch==1.0"]
+    joined = any("{" in value for value in environ.values())
+    assert ("(constraint) sympy==0.1" in said["sympy==0.2"]) is joined
+
+
+def test_an_empty_variable_lifts_the_constraints() -> None:
+    done = run(
+        sys.executable, "-m", "pip", "install", "--no-index", "torch==1.0", PIP_CONSTRAINT=""
+    )
+    assert done.returncode == 1
+    assert "(constraint)" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "setting"), [(["--no-build-isolation"], "1"), ([], "0"), ([], "false")]
 )

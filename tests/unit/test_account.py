@@ -11,15 +11,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import account
 import pytest
+from _torch_images import account
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import ROOT
 
 MODULES = ROOT / "scripts/image/runtime"
-PROGRAM = (MODULES / "account.py").read_text()
+PROGRAM = (MODULES / "_torch_images/account.py").read_text()
 OTHER = 54321  # an id without a name
 # Run as that id where the tests are root's, who can write everywhere; else it has the test's own id.
 ASK = """
@@ -185,7 +185,7 @@ def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
     """Not in a home that others can write, and not before the image's own."""
     home, path = made(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
     told = {"TMPDIR": made(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
-    assert "PATH" not in ask(told)[0]  # it is root's
+    assert home not in ask(told)[0]["PATH"]  # it is root's
     os.chown(home, OTHER, 0)
     longer = {"PATH": f"{path}:{home}/.local/bin"}
     assert ask(told)[0] == longer
@@ -196,9 +196,25 @@ def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_a_home_that_cannot_be_written_stays_and_caches_go_elsewhere(folder: Path) -> None:
+def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
+    """Another user's, or `daemon`'s: matplotlib, numba and pip's own folders failed there."""
     home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
-    given, complaint = ask({"HOME": home, "TMPDIR": temporary, "USER": "me"})
+    private = f"{temporary}/torch-images-{OTHER}"
+    told = {"HOME": home, "TMPDIR": temporary, "USER": "me"}
+    assert ask(told) == ({"HOME": private}, "")
+    assert ask({**told, "HOME": private}) == ({}, "")
+    Path(home).chmod(0o555)  # as on a read-only system: what it has must be found
+    os.chown(home, OTHER, 0)
+    assert "HOME" not in ask(told)[0]
+
+
+@ROOT_ONLY
+def test_a_home_with_a_volume_stays_and_caches_go_elsewhere(folder: Path) -> None:
+    home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
+    table = folder / "mountinfo"
+    table.write_text(f"1 1 0:1 / {home}/models rw\n1 1 0:1 / {home}2 rw\n")
+    program = PROGRAM.replace("/proc/self/mountinfo", str(table))
+    given, complaint = ask({"HOME": home, "TMPDIR": temporary, "USER": "me"}, program)
     private = f"{temporary}/torch-images-{OTHER}"
     assert complaint == ""
     assert given == {
@@ -209,7 +225,9 @@ def test_a_home_that_cannot_be_written_stays_and_caches_go_elsewhere(folder: Pat
     }
     mine = {"XDG_CACHE_HOME": "/mine", "TRITON_CACHE_DIR": "/mine", "JUPYTER_DATA_DIR": "/mine"}
     told = {"HOME": home, "TMPDIR": temporary, "USER": "me", **mine}
-    assert ask(told)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
+    assert ask(told, program)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
+    table.write_text(f"1 1 0:1 / {home} rw\n")  # GitHub's /github/home, of another user
+    assert ask(told, program)[0] == {"HOME": private}
 
 
 NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", account.INDUCTOR]
@@ -253,7 +271,9 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
 
     pip refuses every command where builds are not isolated and a build constraint is set.
     """
-    (tmp_path / "sitecustomize.py").write_text("import account; account.at_start()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from _torch_images import account; account.at_start()\n"
+    )
     (tmp_path / "pip").write_text(
         f"import json, os; print(json.dumps(os.environ.get('{account.BUILD_CONSTRAINT}')))"
     )

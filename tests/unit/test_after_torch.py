@@ -16,7 +16,7 @@ from tests.unit.conftest import ROOT
 
 MODULES = ROOT / "scripts/image/runtime"
 # As the .pth file, which Python reads once more by the link lib64.
-START = "import after_torch\nafter_torch.at_start()\nafter_torch.at_start()\n"
+START = "from _torch_images import after_torch\nafter_torch.at_start()\nafter_torch.at_start()\n"
 TORCH = """
 class _C:
     allowed, times = False, 0
@@ -68,7 +68,7 @@ def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple
     (folder / "sitecustomize.py").write_text(START)
     done = subprocess.run(
         [sys.executable, "-B", "-c", program],
-        env={"PYTHONPATH": f"{folder}:{MODULES}", "TORCH_IMAGE_TF32": "1", **environ},
+        env={"PYTHONPATH": f"{folder}:{MODULES}", **environ},
         capture_output=True,
         text=True,
         check=True,
@@ -96,8 +96,9 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
 @pytest.mark.parametrize(
     "environ",
     [
-        {"TORCH_IMAGE_TF32": "0"},
+        {"TORCH_IMAGE_TF32": "Off"},
         {"TORCH_IMAGE_TF32": ""},
+        {"TORCH_IMAGE_PROFILE": "False"},
         {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"},  # torch's own: its user has decided
         {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
     ],
@@ -105,6 +106,18 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
 )
 def test_what_the_user_sets_stays(tmp_path: Path, environ: dict[str, str]) -> None:
     assert run(tmp_path, SHOW, **environ)[0].split()[0] == "False"
+
+
+def test_torch_finds_the_profile_and_another_word_is_one_line(tmp_path: Path) -> None:
+    """Whatever started Python: nothing but its own start sets the variables."""
+    gemm = "import os; print(os.environ.get('TORCH_IMAGE_GEMM'))\n"
+    for quiet in ("no", "yes"):
+        words = {"TORCH_IMAGE_GEMM": "fast", "TORCH_IMAGE_TF32": "2", "TORCH_IMAGE_QUIET": quiet}
+        out, said = run(tmp_path, SHOW, gemm + TORCH, **words)
+        assert out.split()[:2] == ["stock", "False"]
+        names = [line.partition("=")[0] for line in said.splitlines()]
+        lines = ["torch-images: TORCH_IMAGE_TF32", "torch-images: TORCH_IMAGE_GEMM"]
+        assert names == (lines if quiet == "no" else [])
 
 
 def test_another_torch_is_imported_all_the_same(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.layers.constraints import companions, constraints, project, refusals
+from torch_images.layers.constraints import (
+    companions,
+    constraints,
+    project,
+    refusals,
+    rivals,
+    uv_settings,
+)
 from torch_images.locks.image_lock import image_lock
 
 
@@ -45,6 +52,28 @@ def test_constraints_pin_installed_versions(
     libraries = {n for n in has if n.startswith("nvidia-") and not n.startswith("nvidia-cutlass")}
     assert {"torch", "triton", "torchvision", *libraries} <= pinned.keys()
     assert not {"numpy", "pip", "cuda-bindings", "cuda-python", "jupyterlab"} & pinned.keys()
+
+
+@pytest.mark.parametrize(("cuda", "own", "other"), [("12.8", "12", "13"), ("13.0", "13", "12")])
+def test_no_wheel_for_another_cuda_fits(
+    config: Config, root: Path, cuda: str, own: str, other: str
+) -> None:
+    """nvidia-nccl-cu12 replaces libnccl.so.2 of nvidia-nccl-cu13, and the reverse."""
+    pinned = pins(config, root, cuda=cuda)
+    names = [n for n, v in pinned.items() if n.endswith(f"-cu{own}") and not v.startswith("0+")]
+    assert "nvidia-cudnn-cu" + own in names
+    for name in names:
+        rival = pinned[name.removesuffix(own) + other]
+        assert rival == f"0+not.beside.{name.replace('-', '.')}"
+
+
+def test_uv_has_the_same_pins_in_its_settings(config: Config, root: Path) -> None:
+    spec = choose(config)
+    lock = image_lock(config, spec, root / "locks")
+    text = constraints(config, spec, lock)
+    told = tomllib.loads(uv_settings(text, "file"))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert told["constraint-dependencies"] == told["build-constraint-dependencies"] == lines
 
 
 def test_companions_are_those_of_the_release(config: Config, root: Path) -> None:
@@ -91,7 +120,9 @@ def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -
         names = {line.partition("==")[0] for line in told[fitting]}
         assert "torchvision" in names
         both = set(told["exclude-dependencies"]) | set(told["constraint-dependencies"])
-        assert len(both) == len(pins(config, root, cuda="13.0", variant=variant))
+        assert len(both) == len(
+            pins(config, root, cuda="13.0", variant=variant).keys() - rivals(lock).keys()
+        )
 
 
 def test_no_project_fetches_a_torch_of_its_own(config: Config, root: Path) -> None:

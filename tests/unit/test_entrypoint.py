@@ -130,7 +130,9 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
     assert (done.returncode, done.stdout) == (0, b"hello\n")
 
 
-@pytest.mark.parametrize("name", ["start", "facts", "effect", "account", "defaults"])
+@pytest.mark.parametrize(
+    "name", ["start", "facts", "effect", "_torch_images/account", "_torch_images/defaults"]
+)
 @pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise KeyboardInterrupt", "def"])
 def test_command_starts_beside_a_faulty_module(program: Path, name: str, fault: str) -> None:
     """What still works is done, and nothing is printed but lines of ours."""

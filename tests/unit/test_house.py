@@ -59,6 +59,23 @@ def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, 
     assert (kept if made == "file" else kept / "pyvenv.cfg").read_text() == "mine"
 
 
+def test_a_clone_with_autocrlf_has_no_crlf(root: Path, tmp_path: Path) -> None:
+    """Else `env` looks for a program of that name and a carriage return."""
+    git = ("git", "-c", "core.autocrlf=true", "-c", "user.name=x", "-c", "user.email=x@x")
+    made, clone = tmp_path / "made", tmp_path / "clone"
+    made.mkdir()
+    for name in (".gitattributes", "inv"):
+        shutil.copy(root / name, made)
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-qm", "x"],
+        ["clone", "-q", ".", clone],
+    ):
+        subprocess.run([*git, *words], cwd=made, check=True)
+    assert b"\r" not in (clone / "inv").read_bytes()
+
+
 def test_inv_takes_up_its_own(root: Path, tmp_path: Path) -> None:
     """One that was interrupted is made again; here with a Python whose pip fails."""
     shutil.copy(root / "inv", tmp_path)

@@ -10,6 +10,7 @@ import pytest
 
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.programs import Record
 
 FILES = (
@@ -17,7 +18,7 @@ FILES = (
     "tests/container/processes.py",
     "tests/container/test_arch.py",
     "scripts/bench/cases.py",
-    "scripts/image/runtime/after_torch.py",
+    "scripts/image/runtime/_torch_images/after_torch.py",
 )
 CLAIM: dict[str, Any] = {
     "torch": "2.14.1+cu130",
@@ -28,6 +29,7 @@ CLAIM: dict[str, Any] = {
     "locks": {"wheel-cu130.json": "one"},
     "id": "cu130",
 }
+ON_ARM64 = {**CLAIM, "platform": "linux/arm64"}
 
 
 @pytest.fixture
@@ -38,12 +40,12 @@ def space(tmp_path: Path) -> Workspace:
     return Workspace(root=tmp_path, cache=tmp_path / "cache", network=Network(), locks=tmp_path)
 
 
-def exists(space: Workspace, claim: Mapping[str, Any] = CLAIM, *, emulated: bool = False) -> bool:
-    return Record(space, claim, emulated=emulated).exists()
+def exists(space: Workspace, claim: Mapping[str, Any] = CLAIM, machine: Platform = AMD64) -> bool:
+    return Record(space, claim, machine).exists()
 
 
-def keep(space: Workspace, *, emulated: bool = False) -> None:
-    Record(space, CLAIM, emulated=emulated).keep("sha256:1")
+def keep(space: Workspace, claim: Mapping[str, Any] = CLAIM, machine: Platform = AMD64) -> None:
+    Record(space, claim, machine).keep("sha256:1")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,6 @@ def test_record_is_shared_by_images_of_one_torch(space: Workspace, change: dict[
         {"torch": "2.15.0+cu130"},
         {"python": "3.14"},
         {"system": "debian forky"},
-        {"platform": "linux/arm64"},
         {"packages": {**CLAIM["packages"], "pip": "27.0"}},
         {"packages": {**CLAIM["packages"], "flash-attn-4": "4.0"}},
         {"locks": {"source-torch.json": "a commit"}},
@@ -91,10 +92,13 @@ def test_a_change_of_tests_or_hook_has_no_record(space: Workspace, name: str) ->
 
 def test_record_of_a_processor_counts_for_an_emulator(space: Workspace) -> None:
     keep(space)
-    assert exists(space, emulated=True)
+    assert exists(space, machine=ARM64)
+    assert exists(space, ON_ARM64)
+    assert not exists(space, {**ON_ARM64, "torch": "2.15.0+cu130"})
 
 
 def test_record_of_an_emulator_does_not_count_for_a_processor(space: Workspace) -> None:
-    keep(space, emulated=True)
-    assert exists(space, emulated=True)
+    keep(space, ON_ARM64)
+    assert exists(space, ON_ARM64)
+    assert not exists(space, ON_ARM64, machine=ARM64)
     assert not exists(space)

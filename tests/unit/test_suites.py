@@ -49,6 +49,8 @@ class Container:
     ) -> ExecResult:
         if "cuda-doctor" in command:
             return self.machine.doctor
+        if command[-1].endswith("/libraries.py"):
+            return ExecResult(0, self.machine.library)
         if command[0] == "nvidia-smi":
             return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
         if "pytest" in command:
@@ -74,7 +76,7 @@ class Machine(Runner):
 
     def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
         self.smi, self.cores, self.code, self.said = smi, processors, code, SAID
-        self.doctor, self.outside = ExecResult(0, ""), 0
+        self.doctor, self.outside, self.library = ExecResult(0, ""), 0, ""
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
         self.users: list[str] = []
@@ -247,3 +249,11 @@ def test_examine_names_the_check_that_crashed(root: Path, tmp_path: Path) -> Non
     assert caught.value.message.startswith(
         "the checks inside the image did not run: test_b.py::test_z[1]: "
     )
+
+
+def test_a_package_that_broke_torch_is_named(root: Path, tmp_path: Path) -> None:
+    machine = Machine(code=2)
+    machine.library = "nvidia-nccl-cu12 2.26.2 replaced libnccl.so.2\n"
+    with pytest.raises(TorchImagesError) as caught:
+        machine.examine(root, tmp_path)
+    assert caught.value.message.endswith(f" did not run: {machine.library.strip()}")

@@ -50,6 +50,33 @@ def run(
     INFO.main()
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "error", [ImportError("undefined symbol:\n ncclX"), RuntimeError("cuDNN 9.24, found 9.1")]
+)
+def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    words: tuple[str, ...],
+) -> None:
+    def collect() -> None:
+        raise error
+
+    monkeypatch.setattr(INFO, "collect", collect)
+    monkeypatch.setattr(INFO, "replaced", lambda _: ["rival replaced it"])
+    with pytest.raises(SystemExit) as ended:
+        run({}, folder=tmp_path, patch=monkeypatch, words=words)
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    problem = f"torch does not work: {' '.join(str(error).split())}"
+    if words:
+        assert json.loads(said) == {"replaced": ["rival replaced it"], "problem": problem}
+    else:
+        assert said.splitlines() == ["rival replaced it", problem]
+
+
 @pytest.mark.parametrize(
     ("told", "gpus", "said"),
     [

@@ -18,7 +18,13 @@ from torch_images.build.templates import templates
 from torch_images.config.image import ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
-from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
+from torch_images.layers.constraints import (
+    VARIABLES,
+    constraints,
+    project,
+    refusals,
+    uv_settings,
+)
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
@@ -28,13 +34,17 @@ from torch_images.oci.layout import BASE_RECIPE
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host).
-ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
+# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host). Not
+# -g, which ends the workers of a DataLoader before their parent can save.
+ENTRYPOINT = ("/usr/bin/tini", "-s", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get scripts/image/pod
 FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/attention
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # programs that run at every start
+WORKSPACE = "/workspace"  # where containers start, unless a variant says otherwise
+# What users set to change a start, and sudo keeps beside the image's own variables.
+OPTIONS = ("CUDA_COMPAT", *(f"TORCH_IMAGE_{n}" for n in ("ATTENTION", "GEMM", "PROFILE", "TF32")))
 
 # What programs of images import of this package, by their folder.
 SHARED = {
@@ -105,7 +115,7 @@ def render(
         | {f"wheels/{name}.txt": requirements_text(more.wheels) for name, more in others if more}
         | {f"lock/{name}": text for name, text in lock.texts().items()}
     )
-    folders = ["build", "finish", "commands", "runtime"]
+    folders = ["build", "finish", "commands", "runtime", "runtime/_torch_images"]
     folders += ["devel"] if spec.variant.cuda_home or compiled else []
     folders += ["source"] if compiled else []
     folders += ["native"] if facts["native"] else []
@@ -117,10 +127,12 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
+    pins = constraints(config, spec, lock)
     files += text_files(
         {"runtime/image.json": _json(image_facts(config, spec, matrix(config)))}
-        | {"finish/constraints.txt": constraints(config, spec, lock)}
+        | {"finish/constraints.txt": pins, "finish/uv.toml": uv_settings(pins, CONSTRAINTS)}
         | {"finish/uv-project.toml": project(config, spec, lock)}
+        | {"finish/sudoers": sudoers(environment(spec, lock))}
         | {f"source/{name}.json": _json(recipe) for name, recipe in compiled.items()}
     )
     for folder, names in SHARED.items():
@@ -196,7 +208,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
-        "workdir": spec.variant.folder,
+        "workdir": spec.variant.folder or WORKSPACE,
         "entrypoint": ENTRYPOINT,
         "command": (spec.variant.command,),
     }
@@ -312,10 +324,18 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
         **refusals(lock),
-        "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, compat=lock.compat is not None),
     }
+
+
+def sudoers(environ: Mapping[str, str]) -> str:
+    """Settings with which `sudo pip` is the image's pip, and keeps to its constraints.
+
+    Not BASH_ENV: who may run one script as root would run any.
+    """
+    names = (*OPTIONS, *(name for name in environ if name not in ("BASH_ENV", "PATH")))
+    return f'Defaults secure_path="{environ["PATH"]}"\nDefaults env_keep += "{" ".join(names)}"\n'
 
 
 def _inductor(platform: Platform) -> dict[str, str]:

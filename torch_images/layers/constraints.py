@@ -27,9 +27,18 @@ exclude-dependencies = {has}
 constraint-dependencies = {fits}
 """
 _HEADER = """\
-# pip and uv keep to these versions: {variables} name this file.
+# pip and uv keep to these versions: {variables} name this file,
+# the Python of /opt/venv adds it to pip's command line, and /etc/uv/uv.toml repeats it.
 # It pins torch, Triton and the CUDA libraries as they are installed{more}.
-# To install others, set those variables to nothing: PIP_CONSTRAINT= pip install ...
+# "0+not.beside.X": this package would replace files of X, so no release of it fits.
+# To install others: PIP_CONSTRAINT= pip install ...
+# or: UV_CONSTRAINT= UV_NO_CONFIG=1 uv pip install ...
+"""
+_UV = """\
+# uv keeps to these versions, whatever its environment: see {file}.
+# uv joins them with your own. To install others: UV_CONSTRAINT= UV_NO_CONFIG=1 uv pip install ...
+constraint-dependencies = {pins}
+build-constraint-dependencies = {pins}
 """
 _COMPANIONS = ", and the releases\n# of other packages that are compiled for this torch"
 _ELSEWHERE = """\
@@ -42,12 +51,36 @@ def constraints(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     """The text of an image's constraints: a line "name==version" for each package, sorted."""
     others, has = companions(config, spec), {wheel.name: wheel.version for wheel in lock.all_wheels}
     # A variant can have another release than the one that fits best: vLLM pins a torchvision.
-    versions = {n: has.get(n, v) for n, v in others.items()} | installed(lock)
+    versions = {n: has.get(n, v) for n, v in others.items()} | rivals(lock) | installed(lock)
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
     index = spec.cuda.index(spec.release.version)
     if index and (names := [name for name in sorted(versions) if origin(name, index)]):
         header += _ELSEWHERE.format(names=", ".join(names), url=index.url)
     return header + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def uv_settings(text: str, file: str) -> str:
+    """The text of uv's settings for all users, from that of the constraints and their path.
+
+    uv reads them where the environment lacks UV_CONSTRAINT, or has a user's own.
+    """
+    pins = [line for line in text.splitlines() if not line.startswith("#")]
+    return _UV.format(file=file, pins=json.dumps(pins, indent=4))
+
+
+def rivals(lock: ImageLock) -> dict[str, str]:
+    """A version that does not exist, by name, for NVIDIA's wheels for another CUDA.
+
+    nvidia-nccl-cu12 and nvidia-nccl-cu13 both install nvidia/nccl/lib/libnccl.so.2, and `pip check`
+    finds no conflict. The version says why pip and uv refuse the package.
+    """
+    split = {name: name.rpartition("-cu") for name in installed(lock)}
+    return {
+        f"{stem}-cu{other}": f"0+not.beside.{name.replace('-', '.')}"
+        for name, (stem, _, cuda) in split.items()
+        for other in ("11", "12", "13")
+        if cuda.isdigit() and cuda != other
+    }
 
 
 def project(config: Config, spec: ImageSpec, lock: ImageLock) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from torch_images.build.job import CheckProgress, Job
+from torch_images.build.render import RUNTIME
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.container import RunningContainer
@@ -287,7 +288,11 @@ def inside(
             user = _ANYONE
         done = container.exec(*start, *command, env=env, show=show, user=user)
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
-            raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
+            # Another package's file in place of a library of torch's: `import torch` cannot say so.
+            library = container.exec("/usr/bin/python3", "-sES", f"{RUNTIME}/libraries.py")
+            reason = "" if library.code else library.output.strip()
+            reason = reason or _end(done.output)
+            raise TorchImagesError(f"the checks inside the image did not run: {reason}")
         progress(1)
         result = parse_junit(container.read(_REPORT).decode(), folder)
         return replace(result, processor_seconds=container.processor_seconds())

@@ -18,7 +18,7 @@ from torch_images.build import labels
 from torch_images.build.job import Job
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
-from torch_images.build.render import ENTRYPOINT, environment
+from torch_images.build.render import ENTRYPOINT, WORKSPACE, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host import outputs
@@ -102,7 +102,7 @@ def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
         "entrypoint": list(ENTRYPOINT),
         "command": [spec.variant.command],
         "ports": list(spec.variant.ports),
-        "folder": spec.variant.folder,
+        "folder": spec.variant.folder or WORKSPACE,
         "unpacked": {
             wheel.name: {"version": wheel.version, "folder": extra.unpack}
             for extra, wheels in zip(spec.variant.unpacked, lock.unpacked, strict=True)
@@ -140,7 +140,7 @@ def verify(
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    record = Record(workspace, expected, emulated=emulated)
+    record = Record(workspace, expected, machine)
     subject = Subject(
         job=job,
         info=info,

@@ -1,6 +1,6 @@
 """FlashAttention-4 behind torch's scaled_dot_product_attention, without a change in the program.
 
-`activate` is called at the end of `import torch` (runtime/after_torch.py). Nothing is imported then
+`activate` is called at the end of `import torch` (after_torch.py). Nothing is imported then
 but this package; FlashAttention-4 itself is imported at the first call that takes it.
 
 TORCH_IMAGE_ATTENTION chooses: "stock" leaves torch as it is; "fa4" takes FlashAttention-4 for all
@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from _torch_images import switches
+
 VARIABLE = "TORCH_IMAGE_ATTENTION"
 AUTO, FA4, STOCK = "auto", "fa4", "stock"
 
@@ -21,7 +23,7 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
 
     TORCH_IMAGE_PROFILE=off turns all settings off that the image makes, but not what is asked for.
     """
-    default = STOCK if environ.get("TORCH_IMAGE_PROFILE") == "off" else AUTO
+    default = AUTO if switches.is_on(environ, switches.PROFILE) else STOCK
     told = environ.get(VARIABLE, "")
     if told.lower() in (FA4, STOCK):
         return told.lower(), ""
@@ -29,8 +31,8 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def say(line: str) -> None:
-    """Print one line on standard error, unless TORCH_IMAGE_QUIET is set."""
-    if not os.environ.get("TORCH_IMAGE_QUIET"):
+    """Print one line on standard error, unless TORCH_IMAGE_QUIET is on."""
+    if not switches.is_on(os.environ, switches.QUIET):
         print(f"torch-images: {line}", file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,7 @@
 """Choose this container's libcuda: collect the facts, decide, and try a compat library.
 
-It runs at every start, so it ends within half a second.
+It runs at every start, which is done in half a second where the driver is new enough. Elsewhere
+NVML and the trial get the seconds that they need: a choice must not depend on their speed.
 """
 
 import contextlib
@@ -14,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import facts
-from account import shown
+from _torch_images.account import shown
+from _torch_images.switches import WORDS
 
 from torch_images.inside import decision
 from torch_images.inside.decision import Choice, Host, Library, Probe, Release, Sister
 
 HERE = Path(__file__).resolve().parent
 COMPAT_ROOT = "/opt/cuda-compat"  # NVIDIA's container toolkit does not look here
-BUDGET = (
-    0.38  # seconds for facts and probe; Python's start and the loader's cache take the rest of 0.5
-)
+# Seconds for NVML where the driver is new enough, and for NVML and the trial each where it is not.
+BUDGET, PATIENCE = 0.38, 20.0
 
 
 @dataclass(frozen=True)
@@ -75,24 +76,31 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     """The mode in CUDA_COMPAT, and a complaint if its value is not a mode, else ""."""
     asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
-    if asked.lower() in decision.MODES:
-        return asked.lower(), ""
+    word = asked.strip().lower()
+    if word in WORDS:
+        return decision.ON if WORDS[word] else decision.OFF, ""
+    if word == decision.AUTO:
+        return decision.AUTO, ""
     return decision.AUTO, f"CUDA_COMPAT={shown(asked)} is not auto, on or off, and taken as auto"
 
 
-def decide(root: Path, mode: str, seconds: float) -> Decision:
-    """The choice for this container, within `seconds`. A compat library of the image is tried."""
-    deadline = time.monotonic() + seconds
+def decide(root: Path, mode: str, budget: float = BUDGET) -> Decision:
+    """The choice for this container. A compat library of the image is tried.
+
+    `budget`: seconds for NVML where the choice does not depend on its answer.
+    """
     image = read_image(root)
     # NVML can take seconds if no process keeps the driver awake. It is not asked if the driver is
     # new enough and GPU device files are there.
     native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
     ask = not (native and facts.has_nodes(root)) or mode == decision.ON
-    host = _with_drivers(facts.gather(root, deadline, devices=ask), image.drivers)
+    seconds = budget if native and mode != decision.ON else PATIENCE
+    told = facts.gather(root, time.monotonic() + seconds, devices=ask)
+    host = _with_drivers(told, image.drivers)
     choice = decision.choose(host, image.release, image.compat, mode)
     if not choice.tentative:
         return Decision(image, host, mode, choice, None)
-    found = probe(choice.folder, deadline - time.monotonic())
+    found = probe(choice.folder, PATIENCE)
     confirmed = decision.confirm(choice, found, host, image.release)
     return Decision(image, host, mode, confirmed, found)
 

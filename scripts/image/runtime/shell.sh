@@ -23,6 +23,7 @@ if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
             if [ -r "$torch_image_held" ]; then
                 while IFS= read -r torch_image_line; do
                     case $torch_image_line in
+                        *==0+*) ;; # what must not be here
                         triton==* | cuda-toolkit==* | nvidia-*==*)
                             torch_image_names="$torch_image_names,${torch_image_line%%==*}"
                             ;;

@@ -10,23 +10,26 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import account
 import cuda_runtime
-import defaults
 import effect
+from _torch_images import account, defaults, switches
 
 Changes = tuple[dict[str, str], list[str]]
 MARK = "TORCH_IMAGE_STARTED"  # shells inside a started container have all of it already
 
 
-def prepare(environ: Mapping[str, str]) -> Changes:
-    """The variables that a start sets in an environment, and the lines that it prints."""
+def prepare(environ: Mapping[str, str], *, says: bool = True) -> Changes:
+    """The variables that a start sets in an environment, and the lines that it prints.
+
+    A shell's start says nothing, and leaves to torch's import what the image's variables lack.
+    """
     variables, lines = {MARK: "1"}, []
-    for what, step in (
+    steps = (
         ("libcuda was not chosen, so the loader's is used", _libcuda),
         ("variables for this user were not set", _user),
-        ("the profile was not applied", defaults.profile),
-    ):
+        ("the image's own variables were not read", _settings),
+    )
+    for what, step in steps if says else steps[:2]:
         try:
             changes, new_lines = step({**environ, **variables})
         except Exception as error:  # noqa: BLE001  whatever it is, the command starts
@@ -34,14 +37,14 @@ def prepare(environ: Mapping[str, str]) -> Changes:
             changes, new_lines = {}, [f"{what}: {problem[:200]}"]
         variables |= changes
         lines += new_lines
-    return variables, lines
+    return variables, [] if switches.is_on(environ, switches.QUIET) else lines
 
 
 def _libcuda(environ: Mapping[str, str]) -> Changes:
     """Choose a libcuda, and make the choice effective."""
     root = Path("/")
     mode, complaint = cuda_runtime.read_mode(environ)
-    chosen = cuda_runtime.decide(root, mode, cuda_runtime.BUDGET)
+    chosen = cuda_runtime.decide(root, mode)
     _, changes = effect.apply(chosen.choice, chosen.host, root, environ, cuda_runtime.COMPAT_ROOT)
     return changes, [*([complaint] if complaint else []), chosen.line]
 
@@ -49,10 +52,19 @@ def _libcuda(environ: Mapping[str, str]) -> Changes:
 def _user(environ: Mapping[str, str]) -> Changes:
     """Give the user id what it lacks, and find out whether torch.compile can work."""
     changes = account.changes(environ, os.getuid())
-    complaint = account.complaint({**environ, **changes})
-    return changes, [complaint] if complaint else []
+    told = {**environ, **changes}
+    home, new = environ.get("HOME") or "/", told.get("HOME", "")
+    moved = home not in ("/", new) and os.path.isdir(home)
+    line = f"HOME={account.shown(home)} cannot be written, so it is {new}" if moved else ""
+    return changes, [line for line in (line, account.complaint(told)) if line]
+
+
+def _settings(environ: Mapping[str, str]) -> Changes:
+    """The image's own variables as they are understood; torch's import applies the profile."""
+    _, own, lines = defaults.profile(environ)
+    return own, lines
 
 
 if __name__ == "__main__":
-    variables, _ = prepare(os.environ)
+    variables, _ = prepare(os.environ, says=False)
     sys.stdout.buffer.write(os.fsencode(effect.exports(variables)))

@@ -1,5 +1,5 @@
 /* A stand-in for libcuda: answers what the environment variable ANSWER says, "INIT CONTEXT MEMORY"
- * as CUDA errors, or "hang". The note, if there is one, is a real ELF note section.
+ * as CUDA errors, or "hang"; after STUB_DELAY seconds. The note, if there is one, is a real ELF note section.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -21,7 +21,11 @@ static int answer(int index) {
     return codes[index];
 }
 
-int cuInit(unsigned flags) { (void)flags; return answer(0); }
+int cuInit(unsigned flags) {
+    (void)flags;
+    if (getenv("STUB_DELAY")) usleep((unsigned)(atof(getenv("STUB_DELAY")) * 1e6));
+    return answer(0);
+}
 int cuDeviceGet(int *device, int index) { *device = index; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = memory; return answer(1); }
 int cuCtxSetCurrent(void *context) { (void)context; return 0; }

@@ -1,6 +1,6 @@
 /* A stand-in for NVML: STUB_DRIVER is the driver's version, STUB_GPUS the brand of each GPU, or
  * "hang" for a driver that does not answer. STUB_CAPABILITIES has the compute capability of each GPU,
- * such as "9.0,12.0"; without it the capabilities are not known.
+ * such as "9.0,12.0"; without it the capabilities are not known. STUB_DELAY is its slowness in seconds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,7 @@ static int brand(unsigned index) {
 
 int nvmlInit_v2(void) {
     if (!strcmp(gpus(), "hang")) sleep(600);
+    if (getenv("STUB_DELAY")) usleep((unsigned)(atof(getenv("STUB_DELAY")) * 1e6));
     return 0;
 }
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {

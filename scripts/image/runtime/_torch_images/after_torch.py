@@ -1,9 +1,9 @@
-"""What an image adds to torch when a program imports it: TF32 by default, and attention.
+"""What an image adds to torch when a program imports it: the profile, and attention.
 
-The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. At the end
-of `import torch`, `activate` runs; after torch's ring attention was imported, `mend_ring` does.
-torch's own way, an entry point of the group "torch.backends", needs an installed distribution,
-which `pip freeze` would name in every image.
+The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. `prepare`
+runs before torch's own code, `activate` at the end of `import torch`; after torch's ring attention
+was imported, `mend_ring` does. torch's own way, an entry point of the group "torch.backends", needs
+an installed distribution, which `pip freeze` would name in every image.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         spec: Any = module.__spec__
         spec.loader = module.__loader__ = self.loader
+        if module.__name__ == "torch":
+            prepare()
         self.loader.exec_module(module)
         ours = next((finder for finder in _FINDERS if isinstance(finder, _Finder)), None)
         step = ours.waiting.pop(module.__name__, None) if ours else None
@@ -78,12 +80,30 @@ def at_start() -> None:
         _FINDERS.insert(0, _Finder())
 
 
-def activate(torch: Any) -> None:
-    """Make the image's settings. No failure here may stop `import torch`."""
+def prepare() -> None:
+    """Set the profile's variables, which torch reads while it is imported, or later."""
     try:
+        from _torch_images import defaults, switches
+
+        changes, own, lines = defaults.profile(os.environ)
+        quiet = switches.is_on(os.environ, switches.QUIET)
+        os.environ.update(changes | own)
+    except Exception as error:  # noqa: BLE001  torch works without it
+        quiet, lines = False, [f"the profile was not applied: {error}"]
+    for line in [] if quiet else lines:
+        print(f"torch-images: {line}", file=sys.stderr)
+
+
+def activate(torch: Any) -> None:
+    """Turn on TF32, and attention. No failure here may stop `import torch`."""
+    try:
+        from _torch_images import switches
+
+        # TF32 for float32 products is several times faster on Ampere and newer, and has 10 bits of
+        # mantissa instead of 23. PyTorch's default is off. NVIDIA's own PyTorch images set it, too.
         # Who sets torch's own variable has decided.
         if (
-            os.environ.get("TORCH_IMAGE_TF32") == "1"
+            switches.is_on(os.environ, switches.TF32)
             and "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in os.environ
         ):
             prefer_tf32(torch._C)

@@ -1,31 +1,31 @@
-"""The profile: settings for PyTorch that a start makes. docs/runtime.md says what was measured.
+"""The profile: settings for torch, made by the Python of /opt/venv at the start of `import torch`.
 
-A variable that is set already (docker run -e NAME=VALUE), also to nothing, stays as it is.
-TORCH_IMAGE_PROFILE=off turns all of them off.
+docs/runtime.md says what was measured. A variable that is set already (docker run -e NAME=VALUE),
+also to nothing, stays as it is. TORCH_IMAGE_PROFILE=off turns all of them off.
 """
 
-import ctypes
 import os
-import time
 from collections.abc import Mapping
 
-import facts
-from account import shown
+from _torch_images import switches
+from _torch_images.account import shown
 
 CUTLASS = "/opt/cutlass"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name, and the older one
 PIDFD_GETFD = 438  # its number on x86-64 and on arm64
-SECONDS = 0.1
+SYS_PTRACE = 1 << 19  # the bit of this capability
+GEMM = "TORCH_IMAGE_GEMM"
 
 
-def profile(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The variables that the profile sets in an environment, and what it has to say."""
-    if environ.get("TORCH_IMAGE_PROFILE") == "off":
-        return {}, []
-    # TF32 for float32 products is several times faster on Ampere and newer, and has 10 bits of
-    # mantissa instead of 23. PyTorch's default is off. NVIDIA's own PyTorch images set it, too.
-    # after_torch.py reads it.
-    found = {"TORCH_IMAGE_TF32": "1"}
+def profile(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Variables for torch, the image's own as they are understood, and what there is to say.
+
+    Whoever says the lines sets the image's own variables, so that no later process repeats them.
+    """
+    own, lines = switches.settled(environ)
+    if not switches.is_on(environ, switches.PROFILE):
+        return {}, own, lines
+    found = {}
     # The allocator maps memory into growing segments, so that tensors of changing sizes fragment
     # less. PyTorch's default is off. Memory pools that manage their own memory (vLLM's sleep mode)
     # do not work with it: set PYTORCH_ALLOC_CONF to nothing for them.
@@ -36,34 +36,49 @@ def profile(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     if os.path.isdir(f"{CUTLASS}/include"):
         found["TORCHINDUCTOR_CUTLASS_DIR"] = CUTLASS
     backends, complaint = _gemm({**found, **environ})
+    if complaint:
+        own[GEMM] = "stock"
+        lines.append(complaint)
     # CUDA_MODULE_LOADING is not set: LAZY is the default since CUDA 12.2.
     changes = {name: v for name, v in {**found, **backends}.items() if name not in environ}
-    return changes, [complaint] if complaint else []
+    return changes, own, lines
 
 
 def cannot_share() -> str:
     """Why processes here cannot share CUDA tensors of expandable segments; "" if they can.
 
     One of them takes file descriptors from the other by pidfd_getfd, which Docker's seccomp profile
-    denies, and Yama for a process that is no child. So a child takes one from this process.
+    denies, and Yama to a process that is no ancestor.
     """
+    import ctypes
+
     try:
         process = os.pidfd_open(os.getpid())
     except OSError as error:
         return f"pidfd_open: {error.strerror}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    taken = libc.syscall(PIDFD_GETFD, process, process, 0)  # seccomp denies it for itself, too
+    problem = os.strerror(ctypes.get_errno()) if taken < 0 else _yama()
+    for descriptor in (process, taken):
+        if descriptor >= 0:
+            os.close(descriptor)
+    return f"pidfd_getfd: {problem}" if problem else ""
 
-    def take() -> dict[str, object]:
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.syscall(PIDFD_GETFD, process, process, 0) < 0
-        return {"problem": os.strerror(ctypes.get_errno()) if failed else ""}
 
+def _yama() -> str:
+    """Why Yama denies it: https://docs.kernel.org/admin-guide/LSM/Yama.html."""
+    scope = _text("/proc/sys/kernel/yama/ptrace_scope").strip() or "0"
+    held = _text("/proc/self/status").partition("CapEff:")[2].split()
+    capable = bool(held and int(held[0], 16) & SYS_PTRACE)
+    return "" if scope == "0" or (scope in "12" and capable) else f"Yama's ptrace_scope is {scope}"
+
+
+def _text(path: str) -> str:
     try:
-        answer = facts.in_child(take, time.monotonic() + SECONDS) or {"problem": "no answer"}
-    except OSError as error:
-        answer = {"problem": error.strerror}
-    finally:
-        os.close(process)
-    return f"pidfd_getfd: {answer['problem']}" if answer["problem"] else ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -73,12 +88,12 @@ def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
     compiles for minutes, so it is off unless asked for. TORCHINDUCTOR_MAX_AUTOTUNE is not set: it
     would turn max-autotune on for every torch.compile, and that is the program's choice.
     """
-    asked = environ.get("TORCH_IMAGE_GEMM", "")
+    asked = environ.get(GEMM, "").lower()
     folder = environ.get("TORCHINDUCTOR_CUTLASS_DIR", "")
     if asked in ("", "stock"):
         return {}, ""
     if asked != "cutlass":
-        return {}, f"TORCH_IMAGE_GEMM={shown(asked)} is neither cutlass nor stock; ignored"
+        return {}, f"{GEMM}={shown(environ[GEMM])} is neither cutlass nor stock; ignored"
     if not os.path.isdir(f"{folder}/include/cutlass"):
         lack = f"no CUTLASS at {shown(folder or CUTLASS)}"
     elif not any(

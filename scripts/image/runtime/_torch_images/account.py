@@ -97,7 +97,9 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     temporary = temporary_folder(told)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
     home = told.get("HOME") or _known(uid, "pw_dir") or "/"
-    if not usable(home) and (home == "/" or not os.path.isdir(home)):
+    # A home of one's own stays on a read-only system, with its packages, and one with a volume.
+    stays = home != "/" and (_owned(home, uid) or _mounted(home, at=False))
+    if not stays and not usable(home):
         home = _private(bases, uid) or home
     if home != told.get("HOME"):
         found["HOME"] = home
@@ -217,6 +219,13 @@ def _private(bases: Sequence[str], uid: int) -> str:
     return ""
 
 
+def _owned(path: str, uid: int) -> bool:
+    try:
+        return os.stat(path).st_uid == uid
+    except OSError:
+        return False
+
+
 def _ours(folder: str, uid: int) -> bool:
     """Whether nobody else can put files into a folder. It is made if others could make it first."""
     there = _there(folder)
@@ -258,11 +267,11 @@ def _of_volume(folder: str) -> bool:
     return all(place.st_dev != image and not place.st_mode & 0o002 for place in places)
 
 
-def _mounted(folder: str) -> bool:
-    """Whether something is mounted at a folder or below it."""
+def _mounted(folder: str, *, at: bool = True) -> bool:
+    """Whether something is mounted below a folder, or `at` it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
             points = [line.split(" ", 5)[4] for line in table]
     except OSError:
         return False
-    return any(f"{point}/".startswith(f"{folder}/") for point in points)
+    return any(f"{point}{'/' if at else ''}".startswith(f"{folder}/") for point in points)

@@ -1,0 +1,1 @@
+"""What the Python of /opt/venv and the entrypoint share: an account, switches, the profile."""
