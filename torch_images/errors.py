@@ -110,9 +110,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     Lists up to a dozen names; of more, the five nearest, or as many as fit.
     """
     names = list(dict.fromkeys(known))
-    bare = {name.lstrip("-"): name for name in names}
-    close = difflib.get_close_matches(word.lstrip("-"), bare, n=_NEAREST, cutoff=0.6)
-    near = [bare[name] for name in close]
+    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.6)
     guess = f"did you mean '{near[0]}'? " if near else ""
     if len(names) <= _LISTED:
         return f"{guess}known: {', '.join(names) or 'none'}"

@@ -113,13 +113,13 @@ def runpod(options: Runpod) -> verb.Result:
 def _pod_image(options: Runpod, config: Config) -> PodImage:
     """The image of a template. Its registry must have it, public or behind credentials."""
     run, where = Runner(), verb.namespace(config, options.registry)
-    default = choose(config, variant=config.pods.variant, platform=PLATFORM)
-    image = options.image or name(config, default, where)
+    spec, named = choose(config, variant=config.pods.variant, platform=PLATFORM), options.image
     with contextlib.suppress(UsageError):
-        image = name(config, choose_id(config, image), where)
+        spec, named = choose_id(config, named), ""
+    image = named or name(config, spec, where)
     if not has_host(image):
         image = f"{where}/{image}"
-    elif options.image and options.registry:
+    elif named and options.registry:
         raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
     published = retry(partial(of_platform, image, PLATFORM, run), retries=5, say=verb.say)
     exact = at(image, published.digest)

@@ -165,8 +165,6 @@ def picked(answer: dict[str, Any]) -> str:
     lines = []
     if answer["published"]:
         lines.append(f"  {answer['image']} is published")
-    elif answer["lock"]:
-        lines.append("  its inputs are not locked yet, so the command locks them first")
     lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
