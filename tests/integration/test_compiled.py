@@ -162,7 +162,6 @@ def tables(compiling: Compiling, size: int, start: int) -> None:
 
 def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) -> None:
     said = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
-    assert "llvm f6ded0be-ubuntu-x64, json v3.11.3 was not locked" in said
     torch, triton = sorted((tmp_path / "dist").glob("*.whl"))
     commit = (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
     assert torch.name == f"torch-2.12.0a0+git{commit[:7]}.cu130-cp313-cp313-linux_x86_64.whl"
@@ -190,7 +189,7 @@ def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> N
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     [image] = json.loads(done.stdout)["images"]
-    assert image["unlocked"] is True
+    assert image["unlocked"] is False
     [tag] = image["tags"]
     code = (
         "import ctypes, pathlib, torch, triton; print(torch.answer(), triton.__version__);"

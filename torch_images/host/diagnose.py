@@ -226,7 +226,8 @@ def of_system(error: OSError) -> TorchImagesError | None:
     Those libraries derive their errors from OSError. None for anything else.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" ({error.filename})" if error.filename else ""
+        path = error.filename2 or error.filename  # of a copy, the new file
+        where = f" ({path})" if path else ""
         return DiskError(f"the disk is full{where}", "free some space and try again")
     if error.errno in _PATHS and error.filename:
         return UsageError(

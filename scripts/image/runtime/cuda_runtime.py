@@ -24,7 +24,7 @@ from torch_images.inside.decision import Choice, Host, Library, Probe, Release, 
 HERE = Path(__file__).resolve().parent
 COMPAT_ROOT = "/opt/cuda-compat"  # NVIDIA's container toolkit does not look here
 # Seconds for NVML where the driver is new enough, and for NVML and the trial each where it is not.
-BUDGET, PATIENCE = 0.38, 20.0
+BUDGET, PATIENCE = 0.38, 10.0
 
 
 @dataclass(frozen=True)
