@@ -12,6 +12,7 @@ const TOGETHER = [
   [/sm_(?=[0-9])/g, "sm"],
 ];
 const DRIVER = /(?:^|[^0-9.])([0-9]{3}(?:[.][0-9]+)+)/;
+const BRANCH = /\s+r?([3-9][0-9]{2})\s*$/i;
 
 function words(text) {
   const apart = TOGETHER.reduce((all, [found, by]) => all.replace(found, by), text.toLowerCase());
@@ -88,9 +89,12 @@ function serves(row, driver, known) {
 function narrow(form) {
   const { search, driver } = form.elements;
   const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
-  // nvidia-smi prints name and driver on one line, which may be pasted whole.
-  const [, pasted = ""] = (driver && search.value.match(DRIVER)) || [];
-  const [found, ignored] = fitting(rows, search.value.replace(pasted, ""));
+  // nvidia-smi prints name and driver on one line, which may be pasted whole: "RTX 5090 570".
+  let [, pasted = ""] = (driver && search.value.match(DRIVER)) || [];
+  const [, last = ""] = (driver && !pasted && search.value.match(BRANCH)) || [];
+  if (last && !rows.flatMap(gpus).some((gpu) => words(gpu).includes(last))) pasted = last;
+  const asked = search.value.replace(new RegExp(`${pasted}(?!.*${pasted})`), "");
+  const [found, ignored] = fitting(rows, asked);
   const known = driver ? [...driver.list.options].map((option) => option.value) : [];
   const version = driver ? driver.value.trim() || pasted : "";
   const shown = found.filter((row) => !driver || serves(row, version, known));
@@ -99,7 +103,36 @@ function narrow(form) {
   const none = "No row has that. Try the name that nvidia-smi prints, or a number such as 8.9.";
   const count = `${shown.length} of ${rows.length} rows${without}`;
   form.querySelector("output").textContent = shown.length ? count : none;
+  if (driver) answer(form.querySelector("section"), shown, asked.trim(), version);
 }
+
+function copy(code) {
+  getSelection().selectAllChildren(code);
+  if (!document.execCommand("copy")) navigator.clipboard.writeText(code.textContent);
+}
+
+// The commands of the few rows for a GPU and a driver, and a link that asks the same again.
+function answer(section, rows, gpu, driver) {
+  const found = rows.filter((row) => row.dataset.command);
+  section.hidden = !(gpu && driver && found.length && found.length < 4);
+  section.querySelector("a").href = `?${new URLSearchParams({ gpu, driver })}`;
+  const items = found.map((row) => {
+    const item = document.createElement("li");
+    const [code, button] = ["code", "button"].map((tag) => document.createElement(tag));
+    code.textContent = row.dataset.command;
+    [button.type, button.textContent] = ["button", "Copy"];
+    button.addEventListener("click", () => copy(code));
+    item.append(`${row.cells[1].textContent}: `, code, " ", button);
+    return item;
+  });
+  section.querySelector("ul").replaceChildren(...(section.hidden ? [] : items));
+}
+
+const given = new URLSearchParams(location.search);
+["gpu", "driver"].forEach((name) => {
+  const field = document.getElementById(name);
+  if (field && given.get(name)) field.value = given.get(name);
+});
 
 document.querySelectorAll("form[data-table]").forEach((form) => {
   form.hidden = false;

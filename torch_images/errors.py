@@ -117,7 +117,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     Lists up to a dozen names; of more, the five nearest, or as many as fit.
     """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.6)
     guess = f"did you mean '{near[0]}'? " if near else ""
     if len(names) <= _LISTED:
         return f"{guess}known: {', '.join(names) or 'none'}"
@@ -144,7 +144,10 @@ def _cut(text: str, room: int) -> str:
         text = re.sub(r"(\S{30})\S{50,}(\S{20})", r"\1...\2", text)
     if len(text) > room:
         end = max(0, room) // 3
-        text = f"{text[: max(0, room - end - 3)]}...{text[len(text) - end :]}"
+        begins, ends = text[: max(0, room - end - 3)], text[len(text) - end :]
+        # Between words, unless one is long.
+        begins, ends = re.sub(r"\s\S{0,30}$", " ", begins), re.sub(r"^\S{0,30}\s", " ", ends)
+        text = f"{begins}...{ends}"
     return text
 
 

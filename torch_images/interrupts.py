@@ -25,6 +25,7 @@ _lock = threading.Lock()
 _ends: list[Callable[[], object]] = []
 _over = False
 _came: Interrupted | None = None
+_asked = threading.Event()
 _deferring = False
 
 
@@ -34,6 +35,14 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.code = 128 + number
+
+
+def interrupted(seconds: float) -> bool:
+    """Whether a signal asked this process to end, or does so soon, for a thread.
+
+    A terminal's Ctrl-C also ends children, whose errors may come first.
+    """
+    return _asked.wait(seconds)
 
 
 def end_at_once() -> None:
@@ -122,6 +131,7 @@ def _raise(number: int, _frame: object) -> None:
     signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     _came = Interrupted(number)
+    _asked.set()
     if not _deferring:
         raise _came
 

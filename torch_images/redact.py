@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -165,10 +166,12 @@ class _Stream:
         self._below = below
         self._lines = Lines(redactor)
         self._lock = threading.RLock()
+        self.written = 0.0  # when, by time.monotonic
 
     def write(self, text: str) -> int:
         with self._lock:
             self._below.write(self._lines.feed(text))
+            self.written = time.monotonic()
             return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

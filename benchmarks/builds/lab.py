@@ -102,7 +102,7 @@ class Lab:
         """Build images and start each one; what the build says of them."""
         options = [] if verified else ["--unverified"]
         told = self.invoke("build", *words, *options, "--json")
-        found: list[dict[str, Any]] = json.loads(told)
+        found: list[dict[str, Any]] = json.loads(told)["images"]
         for image in found:
             self.start(image["digest"])
         return found

@@ -47,7 +47,7 @@ def make_image(*words: str) -> Built:
     """An image, built, verified and tagged by the command that users type."""
     done = invoke("build", *words, "--progress", "plain", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)
+    [made] = json.loads(done.stdout)["images"]
     facts = (made[name] for name in ("observed", "checks"))
     return Built(made["id"], made["digest"], tuple(made["tags"]), *facts)
 

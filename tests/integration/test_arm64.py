@@ -65,7 +65,7 @@ def both(
         env["TORCH_IMAGES_CACHE"] = str(scratch / "cache")
         done = invoke(*BUILD, *SMALL, "--platform", "all", "--no-cache", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        made = {image["id"]: image["digest"] for image in json.loads(done.stdout)}
+        made = {image["id"]: image["digest"] for image in json.loads(done.stdout)["images"]}
         digests = {p: made[candidate(p).partition(":")[2]] for p in PLATFORMS}
         yield Both(folder, env, digests)
         for platform in PLATFORMS:
@@ -97,14 +97,14 @@ def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -
     words = (*BUILD, *SMALL, "--platform", FOREIGN.name, "--no-cache")
     done = invoke(*words, cwd=both.folder, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == both.digests[FOREIGN]
+    assert json.loads(done.stdout)["images"][0]["digest"] == both.digests[FOREIGN]
 
 
 def test_the_image_with_torch(engine: Engine) -> None:
     """It is built and passes its checks in an emulator; what that cannot show is listed."""
     done = invoke(*BUILD, "--platform", FOREIGN.name, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)
+    [made] = json.loads(done.stdout)["images"]
     try:
         assert made["id"].endswith(FOREIGN.suffix)
         assert made["checks"]["passed"] > 150

@@ -64,7 +64,7 @@ def first(shared: Shared) -> str:
     words = ("--cache-to", f"{shared.cache},mode=max,compression=zstd,oci-mediatypes=true")
     done = invoke(*BUILD, *words, cwd=shared.folder, env=shared.env)
     assert done.returncode == 0, done.stderr[-2000:]
-    return str(json.loads(done.stdout)[0]["digest"])
+    return str(json.loads(done.stdout)["images"][0]["digest"])
 
 
 def test_a_second_engine_builds_from_the_cache_of_the_first(shared: Shared, first: str) -> None:
@@ -75,7 +75,7 @@ def test_a_second_engine_builds_from_the_cache_of_the_first(shared: Shared, firs
     assert "/run/build/" in done.stderr.strip().splitlines()[-1]
     done = invoke(*BUILD, "--cache-from", shared.cache, cwd=shared.folder, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)[0]["digest"] == first
+    assert json.loads(done.stdout)["images"][0]["digest"] == first
 
 
 @contextlib.contextmanager
@@ -122,5 +122,5 @@ def test_a_builder_elsewhere_gives_its_image_to_this_engine(
         words = ("--builder", "far", "--cache-from", shared.cache)
         done = invoke(*BUILD, *words, cwd=shared.folder, env=shared.env | config)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)[0]["digest"] == first
+    assert json.loads(done.stdout)["images"][0]["digest"] == first
     assert engine.inspect(CANDIDATE).id == first

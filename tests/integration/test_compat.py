@@ -124,7 +124,7 @@ def with_compat(
         env = {"UV_DEFAULT_INDEX": index}
         done = invoke(*BUILD, "--json", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        digest = json.loads(done.stdout)[0]["digest"]
+        digest = json.loads(done.stdout)["images"][0]["digest"]
         engine.tag(digest, *REFERENCE.split(":"))
         engine.untag(CANDIDATE)
         yield Made(

@@ -188,7 +188,7 @@ def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> N
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    [image] = json.loads(done.stdout)
+    [image] = json.loads(done.stdout)["images"]
     assert image["unlocked"] is False
     [tag] = image["tags"]
     code = (

@@ -113,7 +113,7 @@ def test_an_image_for_one_architecture(
 def test_building_again_changes_nothing(built: Built) -> None:
     done = invoke("build", "--select", DEFAULT, "--json")
     assert done.returncode == 0, done.stderr
-    assert [image["digest"] for image in json.loads(done.stdout)] == [built.digest]
+    assert [image["digest"] for image in json.loads(done.stdout)["images"]] == [built.digest]
 
 
 def test_an_image_that_lost_its_tag_is_found(

@@ -98,7 +98,7 @@ def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, st
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
     done = invoke("lock", "--check", "--select", "base-trixie", "--json", env=env)
     assert done.returncode == 0, done.stderr
-    findings = json.loads(done.stdout)
+    findings = json.loads(done.stdout)["inputs"]
     assert sorted(finding["name"] for finding in findings) == sorted(names)
     assert {finding["state"] for finding in findings} == {"unchanged"}
 
@@ -107,7 +107,7 @@ def test_wheels_are_checked_at_the_index() -> None:
     """What the index has today is not known here, but every input must be found there."""
     done = invoke("lock", "--check", "--select", f"wheel-cu130-torch{T130}-py313", "--json")
     assert done.returncode == 0, done.stderr
-    states = {f["name"]: f["state"] for f in json.loads(done.stdout)}
+    states = {f["name"]: f["state"] for f in json.loads(done.stdout)["inputs"]}
     assert states["torch"] == "unchanged"
     assert set(states.values()) <= {"unchanged", "newer"}
 

@@ -76,7 +76,7 @@ def image(
     with served(pages) as index:
         done = invoke(*words, cwd=folder, env={"UV_DEFAULT_INDEX": index})
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)
+    [made] = json.loads(done.stdout)["images"]
     yield made["digest"]
     for tag in made["tags"]:
         engine.untag(tag)

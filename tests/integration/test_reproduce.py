@@ -57,7 +57,7 @@ class Small:
         """Build; the digest."""
         done = invoke(*BUILD, *words, cwd=self.folder, env=self.env)
         assert done.returncode == 0, done.stderr[-3000:]
-        return str(json.loads(done.stdout)[0]["digest"])
+        return str(json.loads(done.stdout)["images"][0]["digest"])
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_nothing_but_the_inputs_matters(small: Small, original: str) -> None:
         subprocess.run(as_root("rm", "-rf", str(room / "home")), check=True)
         subprocess.run(as_root("chown", "-R", str(os.getuid()), str(room)), check=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == original
+    assert json.loads(done.stdout)["images"][0]["digest"] == original
 
 
 def elsewhere(other: Small, link: Path, home: Path) -> dict[str, str]:
@@ -227,7 +227,7 @@ def test_a_newer_engine_makes_the_same_digest(
         assert Small(other.folder, {**other.env, **newer}).build(NOTHING) == original
         done = invoke("build", "--select", DEFAULT, "--unverified", "--json", env=newer)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert json.loads(done.stdout)[0]["digest"] == built.digest
+        assert json.loads(done.stdout)["images"][0]["digest"] == built.digest
 
 
 def packed_layers(engine: Engine, digest: str) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def test_stale_images_are_built_once(
     assert line.checks
     assert line.checks > 150
     assert not engine.tags("torch-cu130:sm80")  # room for the next one
-    [said] = json.loads(invoke("matrix", "--select", IMAGE, "--json", cwd=folder).stdout)["image"]
+    [said] = json.loads(invoke("matrix", "--select", IMAGE, "--json", cwd=folder).stdout)["images"]
     assert said["tested"]
     again = invoke(*stale, cwd=folder)
     assert (again.returncode, again.stdout.splitlines()[-1][:16]) == (0, "nothing to build")

@@ -150,7 +150,7 @@ def image(env: dict[str, str], made: Made) -> dict[str, Any]:
     done = invoke("build", "--source", "debian", "--skip-disk-check", "--json", env=env)
     (REPORT / "image.log").write_text(done.stderr)
     assert done.returncode == 0, done.stderr[-3000:]
-    [built] = json.loads(done.stdout)
+    [built] = json.loads(done.stdout)["images"]
     (REPORT / "image.json").write_text(json.dumps(built, indent=1))
     return dict(built)
 

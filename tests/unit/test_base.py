@@ -25,6 +25,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
+from torch_images.fetch import apt
 from torch_images.fetch.apt import Resolver, confined, tree_room
 from torch_images.fetch.bootstrap import BaseMaker, kept
 from torch_images.host.network import Network
@@ -183,6 +184,27 @@ def test_a_failed_resolution_is_explained(
             BaseRequest(name="base-x", request=BASE.packages, base=BASE)
         )
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("output", ["E: unable to pick chroot mode", "E: unshare() failed: x"])
+@pytest.mark.parametrize(("user", "value"), [(1000, "1"), (1000, "0"), (0, "1")])
+def test_ubuntus_restriction_is_named_where_it_applies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, user: int, value: str
+) -> None:
+    (tmp_path / "restriction").write_text(f"{value}\n")
+    monkeypatch.setattr(apt, "_RESTRICTION", tmp_path / "restriction")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    found = str(apt.explain("base x", "x", CommandError("mmdebstrap", 1, output)))
+    named = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0" in found
+    assert named == (user == 1000 and value == "1")
+
+
+@pytest.mark.parametrize(
+    ("suite", "noun"), [("trixie", "debian-archive-keyring"), ("compat", "key in")]
+)
+def test_a_missing_key_is_named(suite: str, noun: str) -> None:
+    output = "W: GPG error: http://x InRelease: NO_PUBKEY 6ED0E7B82643E131"
+    assert noun in str(apt.explain("x", suite, CommandError("mmdebstrap", 1, output)))
 
 
 APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from docker.errors import ImageNotFound
 
 from tests.unit.conftest import T130
 from tests.unit.fakes import INV, invoke
-from torch_images.cli import program
+from torch_images.cli import program, verb
 from torch_images.cli.called import as_called, line
 from torch_images.cli.collection import VERBS
 from torch_images.cli.options import Options
@@ -77,6 +79,59 @@ def test_help(root: Path, tmp_path: Path, golden: Golden) -> None:
         done = invoke(root, *name.split(), "--help", name=INV, TORCH_IMAGES_CONFIG=config)
         assert (done.returncode, done.stderr) == (0, "")
         golden(f"help/{name or 'all'}.txt", done.stdout)
+
+
+def test_help_fits_80_columns(root: Path) -> None:
+    for name in ("", *VERBS):
+        text = invoke(root, "help", *name.split(), name=INV, COLUMNS="80").stdout
+        assert max(map(len, text.splitlines())) <= 80, name
+    assert invoke(root, "help", "build") == invoke(root, "build", "--help")
+
+
+def test_an_error_is_cut_between_words() -> None:
+    text = one_line("error", " ".join(["incompatibility"] * 60), "change it")
+    assert len(text) <= 300
+    assert {*text.removeprefix("error: ").removesuffix("; change it").split()} == {
+        *("incompatibility", "...")
+    }
+
+
+@pytest.mark.parametrize("word", ["--gpu", "--python", "nothing"])
+def test_a_word_that_nothing_is_like_gets_no_suggestion(root: Path, word: str) -> None:
+    assert "did you mean" not in invoke(root, *["build"] * word.startswith("-"), word).stderr
+
+
+def test_yes_is_taken_from_inv_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_perform", lambda *_: None)
+    for before, after in (("ask", "yes"), ("", "")):
+        monkeypatch.setenv("TORCH_IMAGES_SETUP", before)
+        assert program.run(["--yes", "matrix"]) == 0
+        assert os.environ["TORCH_IMAGES_SETUP"] == after
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_of_wheels_has_a_label_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    with verb.layer_progress() as show:
+        show("", 0, 10**9)
+        show("torch", 5 * 10**8, 10**9)
+        assert "wheels:  50%" in screen.getvalue()
+        show("nccl", 10**9, 10**9)
+        assert screen.getvalue().endswith("packed 1000 MB of wheels\n")
+
+
+def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(verb, "_WAITS", 0.5)
+    with verb.still(lambda: "at base-trixie"):
+        time.sleep(1.2)
+    assert screen.getvalue() == "still at base-trixie, 1 s\n"
 
 
 def test_wrong_command_lines(root: Path, golden: Golden) -> None:

@@ -22,6 +22,7 @@ NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Rel
     ("written", "version", "branch"),
     [
         ("570.133", "570.133", ""),
+        ("580.65", "580.65.06", ""),  # the only one of these numbers
         ("570.133.20-0ubuntu1", "570.133.20", ""),
         ("nvidia-driver-570_570.133.20-0ubuntu0.24.04.1_amd64.deb", "570.133.20", ""),
         (SMI, "570.133.20", ""),

@@ -124,7 +124,13 @@ class Machine:
             self.stub(name, text)
         self.system("bookworm")
         text = (root / "scripts/setup-engine").read_text()
-        for old, new in (("/etc/os-release", "os-release"), ("/usr/lib/binfmt.d", "d")):
+        self.keyring = folder / "keyring"
+        self.keyring.touch()
+        for old, new in (
+            ("/etc/os-release", "os-release"),
+            ("/usr/lib/binfmt.d", "d"),
+            ("/usr/share/keyrings/debian-archive-keyring.gpg", "keyring"),
+        ):
             assert old in text
             text = text.replace(old, str(folder / new))
         # No program of the system but those above.
@@ -251,6 +257,14 @@ def test_binfmt_misc_that_is_off(machine: Machine) -> None:
     assert code == 3
     assert "binfmt_misc is disabled" in line
     assert not machine.did()
+
+
+def test_debians_keys_are_installed_where_they_are_missing(machine: Machine) -> None:
+    """Ubuntu has mmdebstrap without them, and apt refused Debian's signatures."""
+    machine.keyring.unlink()
+    assert machine("--yes")[0] == 0
+    install = next(line for line in machine.did() if " install " in line)
+    assert install.endswith(" mmdebstrap uidmap debian-archive-keyring")
 
 
 def test_without_root(machine: Machine) -> None:

@@ -95,10 +95,10 @@ REFUSED = {
     "trn1.32xlarge": "is made by Amazon",
     "TPU v5e": "is made by Google",
     "6000": "names several GPUs: Quadro RTX 6000 (7.5), RTX 6000 Ada (8.9), RTX PRO 6000 (12.0)",
-    "H100 and A100": "names several GPUs: ",
+    "H100 or A100": "names several GPUs: ",
     "sm_90 sm_120": "names several architectures: 9.0, 12.0; give one",
     "RTX 5990": "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?",
-    "MIG 1g.10gb": "`invoke pick --list` lists all",
+    "MIG 1g.10gb": "give the name of that GPU",
     "Blackwell": "unknown GPU 'Blackwell'",
     "": "unknown GPU ''; known: ",
 }
@@ -109,6 +109,21 @@ def test_find_refuses_other_names(real: Config, written: str, text: str) -> None
     with pytest.raises(UsageError) as caught:
         find_gpu(real, written)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("RTX 4090, NVIDIA GeForce RTX 3090", ["GeForce RTX 4090", "GeForce RTX 3090"]),
+        ("8.9,8.6", ["GPU 8.9", "GPU 8.6"]),
+        ("2x H100 and 1x A100", ["H100", "A100"]),
+        ("NVIDIA L4\nNVIDIA L4", ["L4"]),
+        ("NVIDIA H100 80GB HBM3, 81559 MiB", ["H100"]),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", ["A100"]),
+    ],
+)
+def test_find_several_models(real: Config, written: str, names: list[str]) -> None:
+    assert [gpu.name for gpu in find_gpu(real, written).all] == names
 
 
 def test_find_every_listed_name(real: Config) -> None:

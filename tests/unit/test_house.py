@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import ROOT
+from tests.unit.conftest import ROOT, T130
 
 NAME = 'it\'s a "$(touch ran)" `touch ran` & touch ran; #'
 # Stands in for ruff, mypy and pytest, whose own work takes minutes.
@@ -113,6 +114,28 @@ def test_inv_takes_up_its_own(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "found").read_text() == "torch-images\n"
 
 
+def test_paths_are_relative_to_where_the_user_stands(project: Path, tmp_path: Path) -> None:
+    """And no module of that folder is imported."""
+    (tmp_path / "requests.py").write_text("raise SystemExit('a module of the user')\n")
+    (tmp_path / "torch_images").mkdir()
+    inv = str(project / "inv")
+    words = ["render", f"cu130-torch{T130}-trixie-runtime", "--output", "context"]
+    for name in ("images.yaml", "docker", "locks"):
+        if not (project / name).exists():
+            (project / name).symlink_to(ROOT / name)
+    packages = str(Path(pytest.__file__).parents[1])
+    env = {**os.environ, "TORCH_IMAGES_CONFIG": str(ROOT / "images.yaml"), "PYTHONPATH": packages}
+    done = subprocess.run(
+        [inv, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "context" / "Dockerfile").exists()
+    done = subprocess.run(
+        [inv, "render"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert f"see `{shlex.quote(inv)} matrix`" in done.stderr
+
+
 # What `python3 -m venv` makes here: a pip that notes what it installs, and fails where FAILS says so.
 PIP = """#!/bin/sh
 case "$*" in
@@ -140,6 +163,7 @@ def test_inv_installs_what_the_task_needs(root: Path, tmp_path: Path) -> None:
         return subprocess.run([tmp_path / "inv", *words], env=env, check=False).returncode
 
     assert inv("pick", "--list") == inv("matrix") == 0
+    assert inv("bench", "--help") == inv("test", "-h") == inv("help", "test") == 0
     assert inv("test", "--fast", fails="yes")
     assert inv("matrix") == 0
     assert inv("--yes", "test", "--fast") == inv("bench-compare", "x", "y") == inv("pick") == 0

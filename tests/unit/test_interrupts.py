@@ -83,9 +83,38 @@ def inv(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_inv_starts_python_with_ctrl_c_held_back(project: Callable[..., Path]) -> None:
-    show = "print(*sys.argv[1:], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    done = inv(project(f"#!{sys.executable}\nimport signal, sys\n{show}\n"))
-    assert done.stdout == "-m torch_images matrix True\n", done.stderr
+    show = "print(*sys.argv[4:], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    folder = project(f"#!{sys.executable}\nimport signal, sys\n{show}\n")
+    assert inv(folder).stdout == f"{folder} matrix True\n"
+
+
+# Each child ends with an error at the terminal's Ctrl-C.
+CHECKING = """
+from types import SimpleNamespace
+from torch_images.interrupts import end_at_once, finishing, raise_from_now_on
+end_at_once()
+from torch_images.cli.lock_tasks import _side_by_side
+from torch_images.host.runner import Runner
+items = [SimpleNamespace(name=f"lock-{i}") for i in range(4)]
+child = ["sh", "-c", "trap 'echo no answer; exit 2' INT; echo >&2; sleep 20 & wait"]
+with finishing():
+    raise_from_now_on()
+    work = lambda _: Runner().run(child, show_errors=True)
+    list(_side_by_side(items, work, [], progress="checked"))
+"""
+
+
+def test_ctrl_c_prints_no_failure_of_a_lock(root: Path) -> None:
+    command = [sys.executable, "-c", CHECKING]
+    with subprocess.Popen(
+        command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr
+        for _ in range(4):  # each child has set its trap
+            assert process.stderr.readline() == "\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr.read() == "interrupted\n"
+    assert process.returncode == 130
 
 
 # What `python3 -m venv` makes here: a pip that says something and fails.

@@ -85,7 +85,7 @@ def test_pick_image(
     config: Config, root: Path, gpu: str, driver: str, image: str, why: str
 ) -> None:
     found = ask(config, root, gpu, driver)
-    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
     assert found["platform"] == "linux/amd64"
     assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
@@ -104,18 +104,53 @@ def test_an_image_with_the_compat_library_comes_after_one_that_was_built_without
         return State(tested=not spec.compat, words="tested", built=not spec.compat)
 
     found = ask(config, root, gpu, driver, state=state)
-    assert "torch-cu128:" in found["image"]
+    assert "torch-cu128:" in found["reference"]
     assert not found["compat"]
     assert MINOR in found["why"][1]
-    assert [one["local"] for one in found["others"]] == ["torch-cu130:compat", "torch-cu128:compat"]
+    assert [one["image"] for one in found["others"]] == ["torch-cu130:compat", "torch-cu128:compat"]
     assert all(one["works"] for one in found["others"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "build", "why"),
+    [
+        ("RTX 3090, RTX 4090", "580", "--cuda 13.0 --arch 8.6,8.9", "natively"),
+        ("8.6,8.9", "550", "--cuda 13.0 --arch 8.6,8.9 --compat", COMPAT),
+        # One GeForce is enough for compat libraries not to run.
+        ("RTX A6000, RTX 4090", "550", "--cuda 12.8 --arch 8.6,8.9", MINOR),
+        ("V100, H100", "580", "--cuda 12.8 --arch 7.0,9.0", "natively"),
+    ],
+)
+def test_a_host_with_two_models(
+    real: Config, root: Path, gpu: str, driver: str, build: str, why: str
+) -> None:
+    found = ask(real, root, gpu, driver)
+    told = commands(real, choose_id(real, found["id"]), "x", published=False, machine=AMD64)
+    assert told["build"] == f"./inv build {build}"
+    assert [one["name"] for one in found["gpus"]] == [g.name for g in find_gpu(real, gpu).all]
+    assert any(why in reason for reason in found["why"])
+    with pytest.raises(UsageError, match=r"driver 450.00 does not support .*; install driver 580"):
+        ask(real, root, gpu, "450")
+
+
+def test_what_cannot_be_built_now_comes_last_or_is_locked_first(config: Config, root: Path) -> None:
+    def state(spec: ImageSpec) -> State:
+        locked = spec.cuda.version == "12.8"
+        return State(tested=False, words="", built=not locked, inputs="a" * locked)
+
+    found = ask(config, root, "RTX 5090", "580", state=state)
+    assert (found["image"], found["locked"], found["others"]) == ("torch-cu128:sm120", True, [])
+    spec = choose_id(config, found["id"])
+    told = commands(config, spec, "x", published=False, locked=False)
+    assert told["command"].startswith(f"./inv lock --select {spec.id} && ./inv build --cuda 12.8 ")
+    assert commands(config, spec, "x", published=True, locked=False)["image"] == "x"
 
 
 def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "550.54.14", torch=T130)
-    assert (found["compat"], found["image"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
+    assert (found["compat"], found["reference"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
     assert found["others"] == []  # without the library it does not work
-    told = commands(config, choose_id(config, found["id"]), found["image"], published=False)
+    told = commands(config, choose_id(config, found["id"]), found["reference"], published=False)
     assert told["command"] == (
         "./inv build --cuda 13.0 --compat --platform linux/amd64 && "
         "docker run --rm --gpus all torch-cu130:compat"
@@ -127,7 +162,7 @@ def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, roo
 
 def test_answer_lists_other_images(config: Config, root: Path) -> None:
     [other] = ask(config, root, "RTX 5090", "570.133")["others"]
-    assert without_release(other["image"]) == "ghcr.io/me/torch-cu130:sm120"
+    assert without_release(other["reference"]) == "ghcr.io/me/torch-cu130:sm120"
     assert not other["works"]
     assert "compat libraries do not run on GeForce RTX 5090 (GeForce, error 804)" in other["why"]
     assert "driver 580.65.06 or newer would do" in other["why"]
@@ -154,7 +189,7 @@ def test_an_image_of_the_project_comes_first(
     config: Config, root: Path, driver: str, axes: dict[str, Any], image: str
 ) -> None:
     found = ask(config, root, "H100", driver, **axes)
-    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
     spec = choose_id(config, found["id"])
     ours = spec.id in {listed.id for listed in matrix(config)}
     assert ours == (image != "torch-cu130:sm90-devel")
@@ -162,7 +197,7 @@ def test_an_image_of_the_project_comes_first(
 
 def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "580.95.05", variant="vllm")
-    assert without_release(found["image"]) == "ghcr.io/me/torch-cu130:vllm"
+    assert without_release(found["reference"]) == "ghcr.io/me/torch-cu130:vllm"
     assert found["others"] == []
     with pytest.raises(UsageError, match="vllm cannot be built: "):
         ask(config, root, "RTX 5090", "580.95.05", variant="vllm")
@@ -178,13 +213,13 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(
     torch = config.cudas[-1].torch[-1]
     found = ask(config, root, gpu, "580")
     assert found == ask(config, root, gpu, "580", platform="linux/arm64")
-    assert found["image"] == f"ghcr.io/me/torch-cu130:{torch}"
+    assert found["reference"] == f"ghcr.io/me/torch-cu130:{torch}"
     assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
     assert found["others"] == []  # no torch of CUDA 12.8 is for it
     assert found["why"][-1] == CAVEATS[ARM64]
     told = commands(config, choose_id(config, found["id"]), "x", published=False)
     assert told["build"].endswith(" --platform linux/arm64")
-    assert told["local"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
+    assert told["run"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +285,7 @@ def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Pa
     assert ask(config, root, "V100", "580.95.05")["others"] == []
     [other] = ask(config, root, "T4", "580.95.05")["others"]
     assert other["works"]
-    assert without_release(other["image"]) == "ghcr.io/me/torch-cu128:sm75"
+    assert without_release(other["reference"]) == "ghcr.io/me/torch-cu128:sm75"
     with pytest.raises(UsageError, match=r"the wheel of torch [0-9.]+ has code for 8\.0, 9\.0, "):
         ask(config, root, "T4G", "580.95.05")  # it is in hosts with Arm processors
 
@@ -306,7 +341,7 @@ def test_a_tested_image_comes_first(
     config: Config, root: Path, driver: str, words: dict[str, str], image: str
 ) -> None:
     found = ask(config, root, "H100", driver, state=states_of(**words))
-    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
 
 
 NEVER = State(tested=False, words="never built")
@@ -337,7 +372,7 @@ def test_image_tested_on_the_gpu_comes_first(
         return NEVER if spec.cuda.version != "13.0" else whole if spec.whole else alone
 
     found = ask(config, root, gpu, "580.95.05", state=state)
-    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
 
 
 @pytest.mark.parametrize(
@@ -357,13 +392,13 @@ def test_the_first_command_works_now(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "580.95.05")
     spec = choose_id(config, found["id"])
     build = "./inv build --cuda 13.0 --arch 9.0 --platform linux/amd64"
-    told = commands(config, spec, found["image"], published=False)
+    told = commands(config, spec, found["reference"], published=False)
     assert told["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
     assert told["run"] == f"docker run --rm --gpus all {found['image']}"
     assert commands(config, spec, "x", published=False, program="torch-images")["build"] == (
         build.replace("./inv", "torch-images")
     )
-    told = commands(config, spec, found["image"], published=True)
+    told = commands(config, spec, found["reference"], published=True)
     assert told["command"] == told["run"]
 
 

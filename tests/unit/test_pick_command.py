@@ -33,11 +33,58 @@ def test_first_line_builds_and_runs(run: Callable[..., str]) -> None:
     answer = json.loads(run(*GPU, "--json"))
     assert (answer["published"], answer["branch"]) == (False, "580")
     first, empty, release, *rest = run(*GPU).splitlines()
-    assert first == answer["command"] == f"{answer['build']} && {answer['local']}"
+    assert first == answer["command"] == f"{answer['build']} && {answer['run']}"
     assert first.startswith("./inv build --cuda 13.0 ")
     assert empty == ""
     assert release == f"  torch 2.14.1 for linux/amd64: {answer['proof']}"
     assert "  assuming 580.65.06, the oldest 580 driver" in rest
+
+
+def test_inputs_that_are_not_locked_are_locked_first(run: Callable[..., str]) -> None:
+    """It printed a build that ended with exit code 3."""
+    first, *_ = run("pick", "RTX 5090", "570", "--variant", "pod").splitlines()
+    lock, build, start = first.split(" && ")
+    identifier = lock.removeprefix("./inv lock --select ")
+    assert build == "./inv build --cuda 12.8 --arch 12.0 --variant pod"
+    assert start == "docker run --rm --gpus all torch-cu128:sm120-pod"
+    assert program.run(["render", identifier]) == 3
+
+
+@pytest.mark.parametrize(("lines", "gpus"), [(1, ["L4"]), (2, ["L4", "H100"]), (0, [])])
+def test_without_words_it_asks_nvidia_smi(
+    run: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: int,
+    gpus: list[str],
+) -> None:
+    program_ = tmp_path / "nvidia-smi"
+    said = "NVIDIA L4, 580.95.05\nNVIDIA H100 80GB HBM3, 580.95.05\n"
+    (tmp_path / "said").write_text("".join(said.splitlines(keepends=True)[:lines]))
+    program_.write_text(f"#!/bin/sh\ncat {tmp_path}/said; [ -s {tmp_path}/said ]\n")
+    program_.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    if not gpus:
+        assert program.run(["pick"]) == 2
+        return
+    answer = json.loads(run("pick", "--json", "--platform", "linux/amd64"))
+    assert [gpu["name"] for gpu in answer["gpus"]] == gpus
+    assert answer["driver"] == "580.95.05"
+
+
+def test_on_a_terminal_the_answer_stands_out_and_lines_wrap(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain = run(*GPU)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    first, _, *rest = run(*GPU).splitlines()
+    assert first == f"\x1b[1m{plain.splitlines()[0]}\x1b[0m"
+    assert max(map(len, rest)) <= 60
+    assert " ".join(" ".join(rest).split()) == " ".join(" ".join(plain.splitlines()[2:]).split())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(*GPU).splitlines()[0] == plain.splitlines()[0]
 
 
 @pytest.mark.parametrize("there", ["it", "another image", "nothing"])
@@ -56,9 +103,9 @@ def test_published_image_is_pulled(
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
     first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
-    assert asked == [answer["image"]]
-    assert (first == answer["run"]) == (there == "it")
-    assert (told == f"  {answer['image']} is published") == (there == "it")
+    assert asked == [answer["reference"]]
+    assert (first == f"docker run --rm --gpus all {answer['reference']}") == (there == "it")
+    assert (told == f"  {answer['reference']} is published") == (there == "it")
 
 
 def test_list_of_gpus(run: Callable[..., str]) -> None:
@@ -66,5 +113,5 @@ def test_list_of_gpus(run: Callable[..., str]) -> None:
     assert heading.startswith("Compute capability, ")
     assert " 12.1  Blackwell, from driver 575: GB10, DGX Spark" in lines
     assert any(line.startswith("  3.7  no image: K80; also p2") for line in lines)
-    rows: list[dict[str, Any]] = json.loads(run("pick", "--list", "--json"))["gpu"]
+    rows: list[dict[str, Any]] = json.loads(run("pick", "--list", "--json"))["gpus"]
     assert len(rows) == len(lines)

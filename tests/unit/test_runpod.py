@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
+from tests.unit.conftest import T130
+from tests.unit.fakes import invoke
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.cli import program, publish_tasks
@@ -147,3 +150,23 @@ def test_the_verb_prints_a_template_and_the_command_that_sends_it(
     assert json.loads(printed.out)["registry"] == "c1"
     assert f"--json @pod.json {config.pods.api}/templates\n" in printed.err
     assert "SECRET" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "image"),
+    [
+        ([f"cu130-torch{T130}-trixie-pod"], f"ghcr.io/me/torch-cu130:{T130}-pod"),
+        (["torch-cu130:pod"], "ghcr.io/me/torch-cu130:pod"),
+        (["--image", "torch-cu130:pod"], "ghcr.io/me/torch-cu130:pod"),
+        ([], f"ghcr.io/me/torch-cu130:{T130}-pod"),
+    ],
+)
+def test_it_takes_the_names_that_other_verbs_take(
+    root: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], image: str
+) -> None:
+    def ask(call: Any, **_: object) -> None:
+        raise UsageError(call.args[0])
+
+    monkeypatch.setattr(publish_tasks, "retry", ask)
+    done = invoke(root, "runpod", *words, "--registry", "ghcr.io/me")
+    assert done.stderr == f"error: {image}\n"

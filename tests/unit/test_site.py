@@ -97,7 +97,7 @@ def test_the_list_has_each_image_and_words_that_a_search_finds(
     whole: dict[str, bytes], config: Config
 ) -> None:
     specs = matrix(config)
-    assert set(whole) == {"index.html", "filter.js", "style.css"}
+    assert set(whole) == {"favicon.svg", "filter.js", "index.html", "style.css"}
     page = Page(whole["index.html"])
     count, words, gpus = len(specs), page.values("data-words"), page.values("data-gpus")
     for spec, own, held in zip(specs, words[-count:], gpus[-count:], strict=True):
@@ -135,17 +135,18 @@ def test_page_has_the_answers_of_pick(
     )
     found = [Page(row.encode()) for row in body.strip().splitlines()]
     for page, row in zip(found, wanted, strict=True):
-        gpus, platform, drivers, image, way, proof = page.cells
+        gpus, platform, drivers, image, torch, way, proof = page.cells
         assert gpus == f"{', '.join(row.gpus)} ({row.kind})"
         assert platform == (row.platform or "any")
         assert [word.split()[0] for word in drivers.split(", ")] == list(row.branches or ["any"])
-        assert image == (row.image or "none")
+        assert (image, torch) == (row.image or "none", row.torch)
+        assert page.values("data-command") == ([row.command] if row.image else [])
         assert (way, proof) == (row.way, row.proof)
         assert page.values("data-gpus") == [", ".join(row.gpus)]
         assert page.values("data-drivers") == ([" ".join(row.branches)] if row.branches else [])
     page = Page(whole["index.html"])
-    hidden = [(tag, a["data-table"]) for tag, a in page.found if "hidden" in a]
-    assert hidden == [("form", "answers"), ("form", "images")]
+    hidden = [a.get("data-table") or a["id"] for _, a in page.found if "hidden" in a]
+    assert hidden == ["answers", "answer", "images"]
     assert page.text.count("docker run --rm --gpus all IMAGE") == 1
 
 

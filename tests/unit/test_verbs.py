@@ -22,6 +22,10 @@ from torch_images.errors import UsageError
 IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 
 
+STALE = "build --stale --dry-run"
+PLURALS = ("images", "gpus", "architectures", "others", "tags", "names", "aliases")
+
+
 class Every(Options):
     """An option of each kind."""
 
@@ -96,7 +100,7 @@ def test_matrix(root: Path, config: Config) -> None:
 
     def listed(*words: str) -> list[dict[str, object]]:
         images: list[dict[str, object]]
-        images = json.loads(invoke(root, "matrix", "--json", *words).stdout)["image"]
+        images = json.loads(invoke(root, "matrix", "--json", *words).stdout)["images"]
         return images
 
     whole = listed()
@@ -109,8 +113,22 @@ def test_matrix(root: Path, config: Config) -> None:
     assert plain.rstrip().endswith(str(one[0]["proof"]))
 
 
+def test_what_json_prints_is_one_shape(root: Path, tmp_path: Path) -> None:
+    """An object with the number of its schema, whose lists have plural names."""
+    for words in ("matrix", "pick H100 580", "pick --list", "build --dry-run", STALE):
+        env = {"DOCKER_HOST": "unix:///none", "TORCH_IMAGES_CACHE": str(tmp_path)}
+        done = invoke(root, *words.split(), "--json", **env)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["schema"] == 1
+        held = [found, *found.get("images", []), *found.get("gpus", [])]
+        lists = {name for each in held for name, value in each.items() if isinstance(value, list)}
+        assert lists <= {*PLURALS, "why", "compiles", "command"}
+
+
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
     printed = invoke(root, "render", IMAGE).stdout
+    assert invoke(root, "render", "torch-cu130:sm120").stdout == printed
     invoke(root, "render", IMAGE, "--output", str(tmp_path / "context"))
     assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
 

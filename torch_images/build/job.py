@@ -52,12 +52,14 @@ class BuildOptions:
 class Shown:
     """How a job shows progress.
 
-    `layers` is entered while layers are packed. `say` gets a line before work that takes minutes.
-    `checks` is entered for each verification, and yields a function of the share that is done.
+    `layers` is entered while layers are packed, `still` with a text for other work. `say` gets a
+    line before work that takes minutes. `checks` is entered for each verification, and yields a
+    function of the share that is done.
     """
 
     layers: Progress = no_progress
     say: Callable[[str], None] = lambda _: None
+    still: Callable[[Callable[[], str]], AbstractContextManager[object]] = nullcontext
     checks: Callable[[], AbstractContextManager[CheckProgress | None]] = nullcontext
 
 

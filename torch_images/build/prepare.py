@@ -133,6 +133,8 @@ def prepare_inputs(job: Job, images: Sequence[LockedImage]) -> dict[str, Parts]:
     EngineError, as fetching and packing do.
     """
     preparer = Preparer(job)
-    preparer.first(images)
+    with job.shown.still(lambda: "fetching sources"):
+        preparer.first(images)
     contexts = preparer.stack(images)
-    return {image.target: preparer.parts(image, contexts[image.target]) for image in images}
+    with job.shown.still(lambda: "preparing bases"):
+        return {image.target: preparer.parts(image, contexts[image.target]) for image in images}

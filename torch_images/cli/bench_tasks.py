@@ -42,7 +42,7 @@ class Bench(Image):
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
 def bench(options: Bench) -> verb.Result:
-    """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
+    """Benchmark GPUs with an image; write a report and plots."""
     _need("matplotlib")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
@@ -79,12 +79,12 @@ class BenchCompare(Json):
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
 def bench_compare(options: BenchCompare) -> verb.Result:
-    """Compare two results, and mark the differences that are statistically significant."""
+    """Compare two results; mark significant differences."""
     _need("scipy")
     paths = [str(_path(word)) for word in (options.first, options.second)]
     printed = _reporter("compare", *paths, *(["--json"] if options.json else []))
     if options.json:
-        return verb.Result(data=json.loads(printed), text="")
+        return verb.Result(data={"cases": json.loads(printed)}, text="")
     return verb.Result(text=printed.rstrip("\n"))
 
 

@@ -71,7 +71,7 @@ def build(options: Build) -> verb.Result | None:
                 "--stale verifies images of images.yaml as they are",
                 "leave out --torch-source and --unverified",
             )
-        if options.json:
+        if options.json and not options.dry_run:
             raise UsageError("--stale prints a line for each image", "leave --json out")
         return _build_stale(config, specs, how, dry_run=options.dry_run)
     images = lock_images(config, specs, workspace.locks)
@@ -84,7 +84,7 @@ def build(options: Build) -> verb.Result | None:
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in specs])
     made = make(verb.job(config, engine, how), images, unverified=options.unverified)
     outcomes = [report.outcome(one) for one in made]
-    return verb.Result(data=outcomes, text="\n".join(map(report.built, outcomes)))
+    return verb.Result(data={"images": outcomes}, text="\n".join(map(report.built, outcomes)))
 
 
 def _build_stale(
@@ -101,9 +101,10 @@ def _build_stale(
     left = to_build(states, lines, today)
     if not left:
         text = "nothing to build: each image is tested, or could not be built today"
-        return verb.Result(text=text)
+        return verb.Result(data={"images": []}, text=text)
     if dry_run:
-        return verb.Result(text="\n".join(f"would build {spec.id}" for spec in left))
+        text = "\n".join(f"would build {spec.id}" for spec in left)
+        return verb.Result(data={"images": [{"id": spec.id} for spec in left]}, text=text)
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
     job = verb.job(config, engine, how)
@@ -145,7 +146,7 @@ class Wheels(Building):
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
 def wheels(options: Wheels) -> verb.Result:
-    """Compile torch and Triton, and export their wheels without an image."""
+    """Compile torch and Triton, and export their wheels."""
     config, workspace = verb.config(), verb.workspace()
     [spec] = choose_images(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import sys
+import textwrap
 from pathlib import Path
+from typing import TextIO
 
 from torch_images.errors import TorchImagesError, one_line
 
@@ -14,16 +18,19 @@ _COMMANDS = re.compile(r"(?<=`)invoke(?= )|(?<![\w./])\./inv(?= [a-z])")
 
 
 def called() -> str:
-    """The command as the user called it."""
+    """The command as the user called it; ./inv says so where it is called from another folder."""
     start = Path(sys.argv[0])
     if start.stem == "torch-images":
         return start.stem
-    return "invoke" if {"invoke", "inv"} & {start.name, start.parent.name} else "./inv"
+    if {"invoke", "inv"} & {start.name, start.parent.name}:
+        return "invoke"
+    elsewhere = os.environ.get("TORCH_IMAGES_CALLED", "") if start.name == "-c" else ""
+    return shlex.quote(elsewhere or "./inv")
 
 
 def as_called(text: str) -> str:
     """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them."""
-    return _COMMANDS.sub(called(), text)
+    return _COMMANDS.sub(lambda _: called(), text)
 
 
 def line(error: TorchImagesError, about: str = "error") -> str:
@@ -32,7 +39,25 @@ def line(error: TorchImagesError, about: str = "error") -> str:
 
 
 def red(text: str) -> str:
-    """Red on a terminal, unless NO_COLOR is set (https://no-color.org)."""
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
-        return f"\x1b[31m{text}\x1b[0m"
+    """Red on a terminal: for errors."""
+    return _styled(text, 31, sys.stderr)
+
+
+def bold(text: str) -> str:
+    """Bold on a terminal: for what to type."""
+    return _styled(text, 1, sys.stdout)
+
+
+def _styled(text: str, code: int, stream: TextIO) -> str:
+    """Text with a style on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if stream.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\x1b[{code}m{text}\x1b[0m"
     return text
+
+
+def wrapped(text: str) -> str:
+    """An indented line of the output, wrapped at the width of a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text) + 1
+    lines = textwrap.TextWrapper(max(width, 40), subsequent_indent=" " * 4)
+    lines.break_long_words = lines.break_on_hyphens = False
+    return lines.fill(text)

@@ -26,6 +26,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.setup import can_bootstrap
 from torch_images.host.workers import workers
+from torch_images.interrupts import interrupted
 from torch_images.locks.draft import draft
 from torch_images.locks.facts import with_facts
 from torch_images.locks.files import update
@@ -55,8 +56,8 @@ class Lock(Options):
 def lock(options: Lock) -> verb.Result | None:
     """Resolve inputs - wheels, Debian packages, tools - into locks/.
 
-    By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
-    or none if one fails.
+    By itself it adds the locks that images.yaml asks for and locks/ lacks.
+    It writes all of them, or none if one fails.
     """
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
     if len(ways) > 1:
@@ -173,7 +174,7 @@ def _check(options: Lock) -> verb.Result:
         if errors:
             raise errors[-1]
 
-    return verb.Result(data=[asdict(finding) for finding in findings], text=text, then=then)
+    return verb.Result(data={"inputs": [*map(asdict, findings)]}, text=text, then=then)
 
 
 def _side_by_side(
@@ -189,21 +190,24 @@ def _side_by_side(
     An error is printed and added to `errors`; the other locks go on. `progress` begins each line
     of progress on stderr.
     """
-    done = itertools.count(1)
+    done, running = itertools.count(1), list[str]()
 
     def one(item: LockRequest) -> list[T]:
-        began = time.monotonic()
+        began, found = time.monotonic(), []
+        running.append(item.name)
         try:
-            return [work(item)]
+            found = [work(item)]
         except TorchImagesError as error:
+            if interrupted(0.5):
+                return []
             verb.complain(item.name, error)
             errors.append(error)
-            return []
-        finally:
-            took = f"{time.monotonic() - began:.1f} s"
-            verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
+        running.remove(item.name)
+        took = f"{time.monotonic() - began:.1f} s"
+        verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
+        return found
 
-    with workers(at_once) as pool:
+    with workers(at_once) as pool, verb.still(lambda: "at " + ", ".join(running)):
         for results in pool.map(one, items):
             yield from results
 
@@ -234,8 +238,9 @@ def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
 def _resolver(items: Sequence[LockRequest]) -> Resolver:
     """A resolver for some locks; starts an engine if one of them needs it."""
     by_apt = any(isinstance(item, BaseRequest | CompatRequest) for item in items)
-    if by_apt and not can_bootstrap():
-        verb.engine(bootstraps=True)
+    signed = any(isinstance(item, BaseRequest) for item in items)
+    if by_apt and not can_bootstrap(signed=signed):
+        verb.engine(bootstraps=True, signed=signed)
     return Resolver(
         root=verb.ROOT,
         network=verb.workspace().network,

@@ -31,7 +31,7 @@ class Test(Options):
 
 @verb.verb(Test, example="test --fast")
 def test(options: Test) -> None:
-    """Lint, check types, and run the tests; all but --fast build and verify real images."""
+    """Lint, check types, and run the tests; --fast without Docker."""
     verb.require_clone("test")
     if options.golden:
         shutil.rmtree(verb.ROOT / "tests/golden", ignore_errors=True)
@@ -116,7 +116,7 @@ class Docs(Options):
 
 @verb.verb(Docs, example="docs --check")
 def docs(options: Docs) -> verb.Result:
-    """Write the tables in README.md and docs that are generated from images.yaml."""
+    """Write the tables of images.yaml in README.md and docs."""
     verb.require_clone("docs")
     parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
     lines = []
@@ -160,7 +160,7 @@ class Gc(DryRun, Json):
 
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
 def gc(options: Gc) -> verb.Result:
-    """Remove leftovers of builds, and old images and cache of this project."""
+    """Remove leftovers of builds, old images and old cache."""
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()

@@ -19,9 +19,9 @@ _BYTES = {"M": 10**6, "G": 10**9, "T": 10**12}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def word(text: str, *, unless: str = "") -> Any:
-    """A required word with its help, or an option; not required, and "", with the flag `unless`."""
-    return _field(text, required=True, unless=unless)
+def word(text: str, *, unless: str = "", required: bool = True) -> Any:
+    """A word with its help, or an option; not required, and "", with the flag `unless`."""
+    return _field(text, word=True, required=required, unless=unless)
 
 
 def option(text: str, *, default: Any = "", needs: str = "", **argument: Any) -> Any:
@@ -47,13 +47,14 @@ def _field(
     default: object = "",
     *,
     needs: str = "",
+    word: bool = False,
     required: bool = False,
     unless: str = "",
     action: str = "store",
     **argument: Any,
 ) -> Any:
     text = f"with {dashed(needs)}: {text}" if needs else text
-    metadata = {"required": required, "unless": unless, "needs": needs}
+    metadata = {"word": word, "required": required, "unless": unless, "needs": needs}
     metadata |= {"argument": {"help": text, "action": action, **argument}}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -103,8 +104,8 @@ class Options:
 
     @classmethod
     def words(cls) -> Sequence[str]:
-        """The names of the required options."""
-        return [one.name for one in cls.fields() if one.metadata["required"]]
+        """The names of options that need no name on a command line."""
+        return [one.name for one in cls.fields() if one.metadata["word"]]
 
 
 def one_of(*known: str) -> Callable[[str], str]:

@@ -50,6 +50,7 @@ def of_program(listed: str = "") -> Parser:
     add("--list", "-l", action="store_true", help="list the verbs")
     add("--version", "-V", action="store_true", help="show the version")
     text = "images.yaml to use, with its locks in locks/ beside it (or TORCH_IMAGES_CONFIG)"
+    add("--yes", action="store_true", help="set up Docker without a question, if it is missing")
     add("--config", "-f", metavar="FILE", help=text)
     parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -17,7 +17,7 @@ from torch_images.errors import TorchImagesError
 from torch_images.interrupts import CODE, TEXT, end_at_once, finishing, raise_from_now_on
 from torch_images.redact import Redactor, stream
 
-CONFIG = "TORCH_IMAGES_CONFIG"
+CONFIG, SETUP = "TORCH_IMAGES_CONFIG", "TORCH_IMAGES_SETUP"
 
 
 def main() -> None:
@@ -39,6 +39,10 @@ def _run(words: Sequence[str]) -> None:
     before = parser.of_program()
     given, unknown = before.parse_known_args(words, argparse.Namespace(verb="", words=[]))
     before.refuse(unknown)
+    if given.verb == "help":
+        given.verb, given.help = next(iter(given.words), ""), True
+    if "yes" in given and os.environ.get(SETUP):
+        os.environ[SETUP] = "yes"
     help_ = "help" in given or bool({"--help", "-h"} & {*given.words})
     if "config" in given:
         os.environ[CONFIG] = os.path.abspath(given.config)  # noqa: PTH100  keeps a link
@@ -61,7 +65,8 @@ def _perform(one: verb.Verb, words: Mapping[str, Any]) -> None:
     options = one.options.of(words)
     if result := one.function(options):
         json = getattr(options, "json", False)
-        if text := verb.as_json(result.data) if json else result.text:
+        data = {"schema": verb.SCHEMA, **result.data}
+        if text := verb.as_json(data) if json else result.text:
             print(text)
         sys.stdout.flush()
         result.then()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from torch_images.build.build import revision
 from torch_images.cli import report, verb
-from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option
-from torch_images.config.choose import choose
+from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option, word
+from torch_images.config.choose import choose, choose_id
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host.runner import Runner
@@ -30,7 +31,7 @@ class Tag(Image, Registry, DryRun, Json):
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
 def tag(options: Tag) -> verb.Result:
-    """Tag a verified image in the engine with the names to push it under."""
+    """Tag a verified image with the names to push it under."""
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     engine = verb.engine()
@@ -41,7 +42,7 @@ def tag(options: Tag) -> verb.Result:
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
     text = report.moves(moves, done=not options.dry_run)
-    return verb.Result(data=[asdict(m) for m in moves], text=text)
+    return verb.Result(data={"tags": [asdict(m) for m in moves]}, text=text)
 
 
 class Push(Tag):
@@ -54,10 +55,10 @@ class Push(Tag):
 
 @verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
 def push(options: Push) -> verb.Result:
-    """Push a verified image and its tags to a registry; safe to repeat.
+    """Push a verified image and its tags to a registry.
 
-    If the image exists for several platforms, its floating tags point to an index. The push for
-    the last platform creates it.
+    It is safe to repeat. If the image exists for several platforms, its
+    floating tags point to an index. The push for the last platform creates it.
     """
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     where = verb.namespace(config, options.registry)
@@ -68,7 +69,7 @@ def push(options: Push) -> verb.Result:
     if options.dry_run:
         moves = look()
         text = report.moves(moves, done=False)
-        return verb.Result(data=[asdict(m) for m in moves], text=text)
+        return verb.Result(data={"tags": [asdict(m) for m in moves]}, text=text)
 
     def carry_out(move: Move) -> None:
         retry(partial(send, move, engine, run), retries=options.retries, say=verb.say)
@@ -85,9 +86,10 @@ def push(options: Push) -> verb.Result:
 
 
 class Runpod(Registry):
-    image: str = option(
-        "a published image: its name, after that of --registry if it has no host (default: the "
-        "image of `pods` in images.yaml)"
+    image: str = word(
+        "a published image: its identifier, or its name, after that of --registry if it has no "
+        "host (default: the image of `pods` in images.yaml)",
+        required=False,
     )
     credentials: str = option(
         "id of registry credentials in your RunPod account, for an image that is not public"
@@ -97,7 +99,7 @@ class Runpod(Registry):
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> verb.Result:
-    """Print a RunPod pod template, and the command that creates it there."""
+    """Print a RunPod template, and the command that creates it."""
     config = verb.config()
     subject = _pod_image(options, config)
     template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
@@ -111,11 +113,13 @@ def runpod(options: Runpod) -> verb.Result:
 def _pod_image(options: Runpod, config: Config) -> PodImage:
     """The image of a template. Its registry must have it, public or behind credentials."""
     run, where = Runner(), verb.namespace(config, options.registry)
-    default = choose(config, variant=config.pods.variant, platform=PLATFORM)
-    image = options.image or name(config, default, where)
+    spec, named = choose(config, variant=config.pods.variant, platform=PLATFORM), options.image
+    with contextlib.suppress(UsageError):
+        spec, named = choose_id(config, named), ""
+    image = named or name(config, spec, where)
     if not has_host(image):
         image = f"{where}/{image}"
-    elif options.image and options.registry:
+    elif named and options.registry:
         raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
     published = retry(partial(of_platform, image, PLATFORM, run), retries=5, say=verb.say)
     exact = at(image, published.digest)
@@ -136,7 +140,7 @@ class Site(Registry):
 
 @verb.verb(Site, example="site --output build/site")
 def site(options: Site) -> verb.Result:
-    """Write a static site: an image picker by GPU and driver, and the list of images."""
+    """Write a site that picks an image by GPU and driver."""
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, options.registry)
     files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)

@@ -11,7 +11,7 @@ from torch_images.build import bake
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import LockedImage, plan_image
-from torch_images.cli.called import as_called
+from torch_images.cli.called import as_called, bold, wrapped
 from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
@@ -136,7 +136,9 @@ def built(done: dict[str, Any]) -> str:
     ]
     command = "import torch; print(torch.__version__, torch.version.cuda)"
     foreign = "" if done["platform"] == native().name else f"--platform {done['platform']} "
-    lines.append(f'  next      docker run --rm {foreign}{done["tags"][-1]} python -c "{command}"')
+    lines.append(
+        f'  next      docker run --rm --gpus all {foreign}{done["tags"][-1]} python -c "{command}"'
+    )
     return "\n".join(lines)
 
 
@@ -160,17 +162,17 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
 
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    lines = [answer["command"], ""]
+    lines = []
     if answer["published"]:
         lines.append(f"  {answer['image']} is published")
     lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
-        f"  {'or' if other['works'] else 'not'} {other['local']}, torch {other['torch']}: "
+        f"  {'or' if other['works'] else 'not'} {other['image']}, torch {other['torch']}: "
         f"{other['why']}"
         for other in answer["others"]
     ]
-    return as_called("\n".join(lines))
+    return "\n".join([bold(answer["command"]), "", *(wrapped(as_called(text)) for text in lines)])
 
 
 def gpus(known: Sequence[Mapping[str, Any]]) -> str:

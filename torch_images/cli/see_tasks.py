@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch_images.cli import verb
 from torch_images.cli.options import Json, Options, Registry, flag, option, word
+from torch_images.errors import TorchImagesError, UsageError
 from torch_images.oci.compression import Compression, parse
+from torch_images.platforms import native
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch_images.build.plan import LockedImage
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
@@ -35,7 +39,7 @@ class Matrix(Json):
 
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
 def matrix(options: Matrix) -> verb.Result:
-    """Print every image of images.yaml, and whether it was built and verified."""
+    """Print the images of images.yaml, and whether each is tested."""
     from torch_images.config.choose import ALL, choose_glob
     from torch_images.config.image import describe
     from torch_images.verify import ledger
@@ -73,16 +77,18 @@ def matrix(options: Matrix) -> verb.Result:
         f"{states[spec].words}"
         for spec in names
     )
-    return verb.Result(data={"image": listed}, text="\n".join(lines))
+    return verb.Result(data={"images": listed}, text="\n".join(lines))
 
 
 class Pick(Registry, Json):
     gpu: str = word(
-        "name of the GPU, such as 'RTX 5090' or H100 SXM, or its compute capability",
+        "name of the GPU, such as 'RTX 5090' or H100 SXM, or its compute capability; several by "
+        "commas",
         unless="list",
     )
     driver: str = word(
-        "the host's driver as nvidia-smi prints it, such as 570.133, or its branch, such as 570",
+        "the host's driver as nvidia-smi prints it, such as 570.133, or its branch, such as 570 "
+        "(default of both: this host's, by nvidia-smi)",
         unless="list",
     )
     list: bool = flag("print every known GPU and its names")
@@ -94,10 +100,16 @@ class Pick(Registry, Json):
         "platform of the host: linux/amd64 or linux/arm64 (default: the GPU's usual one)"
     )
 
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> Self:
+        """As for other verbs, but those of this host if none are given."""
+        here = {} if {"gpu", "driver", "list"} & words.keys() else _here()
+        return super().of({**here, **words})
+
 
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
 def pick(options: Pick) -> verb.Result:
-    """Print the image to run on a GPU and a driver, how to run it, and why."""
+    """Print which image runs on a GPU and a driver, how, and why."""
     from torch_images.cli import report
     from torch_images.cli.called import called
     from torch_images.config.choose import choose_id
@@ -105,14 +117,13 @@ def pick(options: Pick) -> verb.Result:
     from torch_images.pick.drivers import find_driver
     from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
     from torch_images.pick.pick import answer, commands, pick
-    from torch_images.platforms import native
     from torch_images.verify import ledger
 
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
     if options.list:
         gpus = known_gpus(config)
-        return verb.Result(data={"gpu": gpus}, text=report.gpus(gpus))
+        return verb.Result(data={"gpus": gpus}, text=report.gpus(gpus))
     lines = ledger.read(verb.ROOT)
 
     def state(spec: ImageSpec) -> ledger.State:
@@ -135,10 +146,30 @@ def pick(options: Pick) -> verb.Result:
         state=state,
     )
     choice = answer(config, model, driver, suggestions, platform=host)
-    spec, image = choose_id(config, choice["id"]), choice["image"]
-    published = options.published and _is_published(image, spec.id)
-    choice |= commands(config, spec, image, published=published, program=called(), machine=native())
+    spec, reference = choose_id(config, choice["id"]), choice["reference"]
+    choice |= commands(
+        config,
+        spec,
+        reference,
+        published=options.published and _is_published(reference, spec.id),
+        locked=choice["locked"],
+        program=called(),
+        machine=native(),
+    )
     return verb.Result(data=choice, text=report.picked(choice))
+
+
+def _here() -> dict[str, Any]:
+    """The GPUs, driver and platform of this host; {} without a working nvidia-smi."""
+    from torch_images.host.runner import Runner
+
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        lines = Runner().run(command, seconds=20).output.splitlines()
+        gpus, drivers = zip(*(line.rsplit(", ", 1) for line in lines), strict=True)
+    except (TorchImagesError, ValueError):
+        return {}
+    return {"gpu": ", ".join(gpus), "driver": drivers[0], "platform": native().name}
 
 
 def _is_published(reference: str, identifier: str) -> bool:
@@ -148,24 +179,23 @@ def _is_published(reference: str, identifier: str) -> bool:
 
 
 class Render(Options):
-    image: str = word("identifier, see `invoke matrix`")
+    image: str = word("identifier, see `invoke matrix`, or local tag")
     output: str = option("write the build context to this folder")
     standalone: bool = flag("write everything to --output that plain `docker buildx build` needs")
 
 
 @verb.verb(Render, example="render cu130-sm120-torch2.14.1-trixie-runtime")
 def render(options: Render) -> verb.Result:
-    """Print an image's Dockerfile, or write its whole build context."""
+    """Print an image's Dockerfile, or write its build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
-    from torch_images.config.choose import choose_id
-    from torch_images.errors import UsageError
+    from torch_images.config.choose import choose_named
     from torch_images.host.outputs import filling
 
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
     config, workspace = verb.config(), verb.workspace()
-    locked = lock_image(config, choose_id(config, options.image), workspace.locks)
+    locked = lock_image(config, choose_named(config, options.image), workspace.locks)
     if options.standalone:
         return _write_standalone(config, locked, Path(options.output))
     context = plan_image(config, locked, verb.ROOT).context

@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Options)
 ROOT = project.project_root()
-_QUIET = 60  # seconds between two lines of progress without a terminal
+SCHEMA = 1  # of what --json prints; a datasheet has its own
+# Seconds between two lines of progress: on a terminal, and without one.
+_WAITS, _QUIET = 4, 60
 
 
 class _Warning(logging.Formatter):
@@ -51,13 +54,13 @@ logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides its lines about re
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a verb prints: `text`, or `data` with --json.
+    """What a verb prints: `text`, or `data` with --json, an object whose lists have plural keys.
 
     `then` is called afterwards, and raises what makes the verb fail all the same.
     """
 
     text: str
-    data: Any = None
+    data: Mapping[str, Any] = field(default_factory=dict)
     then: Callable[[], object] = lambda: None
 
 
@@ -181,7 +184,9 @@ def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
     return lambda name: retry(functools.partial(lookup, name, run), retries=retries, say=say)
 
 
-def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> Engine:
+def engine(
+    *, bootstraps: bool = False, signed: bool = False, platforms: Sequence[Platform] = ()
+) -> Engine:
     """The engine, set up if none answers and ./inv allows it, with emulators for `platforms`."""
     from torch_images.host.runner import Runner
     from torch_images.host.setup import ready_engine
@@ -192,6 +197,7 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
         Runner(),
         allowed=allowed,
         bootstraps=bootstraps,
+        signed=signed,
         platforms=tuple(dict.fromkeys(platforms)),
     )
 
@@ -207,7 +213,7 @@ def job(config: Config, engine: Engine, options: BuildOptions | None = None) -> 
         engine=engine,
         run=Runner(),
         options=options or BuildOptions(),
-        shown=Shown(layers=layer_progress, say=say, checks=check_progress),
+        shown=Shown(layers=layer_progress, say=say, still=still, checks=check_progress),
     )
 
 
@@ -228,21 +234,47 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
-    """Yields a function that moves a bar on a terminal: to the amount done, of the total if known.
+def still(what: Callable[[], str], refresh: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Say what goes on after each while in which nothing was printed. Calls `refresh` often."""
+    over, began = threading.Event(), time.monotonic()
+    pause = _WAITS if sys.stderr.isatty() else _QUIET
 
-    `form` are tqdm's arguments.
+    def watch() -> None:
+        said = began
+        while not over.wait(1):
+            refresh()
+            said = max(said, getattr(sys.stderr, "written", 0.0))
+            if time.monotonic() - said >= pause and (text := what()):
+                said = time.monotonic()
+                say(f"still {text}, {said - began:.0f} s")
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextlib.contextmanager
+def _bar(what: str, **form: Any) -> Iterator[Callable[[float, float], None]]:
+    """Yields a function that moves a bar on a terminal, to the amount done of the total.
+
+    The bar ends there. `what` is said while there is none, `form` are tqdm's arguments.
     """
     from tqdm import tqdm
 
     # No line before the first update: another program may show its progress until then.
     with tqdm(file=sys.stderr, leave=False, disable=None, delay=1e-9, **form) as bar:
 
-        def show(done: float, total: float | None) -> None:
+        def show(done: float, total: float) -> None:
             bar.total = total
             bar.update(done - bar.n)
+            bar.refresh()
+            if done >= total:
+                bar.close()
 
-        yield show
+        with still(lambda: what, lambda: show(bar.n, bar.total) if bar.total else None):
+            yield show
 
 
 @contextlib.contextmanager
@@ -250,7 +282,7 @@ def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
     began = last = time.monotonic()
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
-    with _bar(bar_format=form) as bar:
+    with _bar("verifying", bar_format=form) as bar:
 
         def show(share: float) -> None:
             nonlocal last
@@ -266,12 +298,14 @@ def check_progress() -> Iterator[Callable[[float], None]]:
 @contextlib.contextmanager
 def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Shows layers being packed: a bar on a terminal, lines elsewhere."""
-    with _bar(unit="B", unit_scale=True) as bar:
+    with _bar("preparing layers and bases", desc="wheels", unit="B", unit_scale=True) as bar:
 
         def show(title: str, done: int, size: int) -> None:
             bar(done, size)
-            if not sys.stderr.isatty():
+            if title and not sys.stderr.isatty():
                 say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+            elif done == size:
+                say(f"packed {size / 1e6:.0f} MB of wheels")
 
         yield show
 

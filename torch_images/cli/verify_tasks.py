@@ -19,7 +19,7 @@ from torch_images.jobs import measure
 from torch_images.project import LEDGER
 from torch_images.publish.registry import exact, has_host, retry
 from torch_images.verify import ledger
-from torch_images.verify.identify import identify
+from torch_images.verify.identify import find, identify
 from torch_images.verify.reproduce import reproduce as again
 from torch_images.verify.sbom import read
 from torch_images.verify.verify import require
@@ -71,7 +71,7 @@ def verify(options: Verify) -> verb.Result:
 
 
 class Reproduce(Json):
-    image: str = word("tag, image id or registry reference")
+    image: str = word("tag, image id, identifier or registry reference")
     commit: str = option(
         "commit to build (default: this checkout if it builds the image, else by docs/ledger.csv)"
     )
@@ -82,7 +82,8 @@ class Reproduce(Json):
 def reproduce(options: Reproduce) -> verb.Result:
     """Rebuild an image from nothing and compare the two."""
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
-    config, engine, image = verb.config(), verb.engine(bootstraps=True), options.image
+    config, engine = verb.config(), verb.engine(bootstraps=True)
+    image = find(config, options.image, engine)
     if has_host(image) and engine.digest(image) is None:
         # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name

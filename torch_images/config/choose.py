@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from packaging.version import Version
+
 from torch_images.config.combine import combine, default_platform, value
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import matrix
 from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, shown, suggest
@@ -57,6 +59,15 @@ def choose_id(config: Config, identifier: str) -> ImageSpec:
                 return spec
     known = (spec.id for spec in matrix(config))
     raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
+
+
+def choose_named(config: Config, name: str) -> ImageSpec:
+    """The image with an identifier, or with the tag of a build, such as "torch-cu130:sm120".
+
+    Raises UsageError as `choose_id` does.
+    """
+    tagged = [s for s in matrix(config) if name == f"{s.repository}:{short(config, s)}"]
+    return max(tagged, key=lambda s: Version(s.torch)) if tagged else choose_id(config, name)
 
 
 def choose_glob(config: Config, glob: str, platform: str = ALL) -> tuple[ImageSpec, ...]:

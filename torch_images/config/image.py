@@ -150,7 +150,7 @@ def describe(spec: ImageSpec) -> dict[str, str | bool | list[str]]:
     return {
         "id": spec.id,
         "cuda": spec.cuda.version,
-        "arch": [a.name for a in spec.architectures],
+        "architectures": [a.name for a in spec.architectures],
         "source": spec.source.name,
         "base": spec.base.name,
         "variant": spec.variant.name,

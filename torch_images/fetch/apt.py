@@ -43,6 +43,13 @@ _TELL = (
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
 # Messages of apt or mmdebstrap.
+_RESTRICTION = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_RESTRICTED = Diagnosis(
+    r"unable to pick chroot mode|unshare|[ug]id_map|Operation not permitted|Permission denied",
+    BuildError,
+    "{what}: AppArmor forbids user namespaces, as on Ubuntu 24.04, so only root can make it",
+    "run `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or this as root",
+)
 _PROBLEMS = (
     Diagnosis(
         r"No space left on device",
@@ -54,7 +61,7 @@ _PROBLEMS = (
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
         LockError,
         "{what}: the archive is not signed by the key that is pinned for it",
-        "correct the mirror, or the key in images.yaml",
+        "correct the mirror, or {key}",
     ),
     Diagnosis(
         r"Release file for \S+ is (?:expired|not valid yet)",
@@ -250,7 +257,10 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
 
     `what` is the product, e.g. "base bookworm"; `suite` the suite that it asked for.
     """
-    if problem := diagnose(_PROBLEMS, error.output, what=what, suite=suite):
+    restricted = os.geteuid() and _RESTRICTION.exists() and _RESTRICTION.read_text().strip() == "1"
+    table = (_RESTRICTED, *_PROBLEMS) if restricted else _PROBLEMS
+    key = "the key in images.yaml" if suite == "compat" else "install debian-archive-keyring"
+    if problem := diagnose(table, error.output, what=what, suite=suite, key=key):
         return problem
     lines = [line for line in error.output.splitlines() if line.startswith("E: ")] or [str(error)]
     return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")

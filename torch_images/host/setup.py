@@ -17,6 +17,9 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.platforms import Platform, native
 
+# apt checks Debian's signatures with it; Ubuntu lacks it.
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
 
 def ready_engine(
     root: Path,
@@ -24,17 +27,21 @@ def ready_engine(
     *,
     allowed: str,
     bootstraps: bool = False,
+    signed: bool = False,
     platforms: Sequence[Platform] = (),
 ) -> Engine:
     """The engine, set up first if needed and allowed.
 
     `allowed` is "yes", "ask", or "" for no. With `bootstraps`, it includes the programs that make
-    Debian bases. It also includes emulators of those `platforms` that are not this machine's.
+    Debian bases, if `signed` with Debian's keys. It also includes emulators of those `platforms`
+    that are not this machine's.
     Raises EngineError, also for a Docker configuration that names no engine: this sets up no other
     engine in its place. Raises RightsError if the user may not use the engine's socket.
     """
     foreign = tuple(each for each in platforms if each != native())
-    engine = _complete_engine(run, foreign, bootstraps=bootstraps) if allowed else None
+    engine = (
+        _complete_engine(run, foreign, bootstraps=bootstraps, signed=signed) if allowed else None
+    )
     if allowed and not engine:
         words = ["--yes"] if allowed == "yes" else []
         for each in foreign:
@@ -49,7 +56,7 @@ def ready_engine(
 
 
 def _complete_engine(
-    run: Runner, foreign: Sequence[Platform], *, bootstraps: bool
+    run: Runner, foreign: Sequence[Platform], *, bootstraps: bool, signed: bool
 ) -> Engine | None:
     """The engine; None if it, an emulator or a program to bootstrap with is missing."""
     if not shutil.which("docker"):
@@ -61,12 +68,14 @@ def _complete_engine(
         raise  # another engine would not help
     except EngineError:
         return None
-    ready = all(map(emulated, foreign)) and (not bootstraps or can_bootstrap(foreign))
+    ready = all(map(emulated, foreign)) and (
+        not bootstraps or can_bootstrap(foreign, signed=signed)
+    )
     return engine if ready else None
 
 
-def can_bootstrap(platforms: Sequence[Platform] = ()) -> bool:
-    """Whether the programs that make Debian bases are installed.
+def can_bootstrap(platforms: Sequence[Platform] = (), *, signed: bool = False) -> bool:
+    """Whether the programs that make Debian bases are installed; if `signed`, with Debian's keys.
 
     Only users other than root need newuidmap. `platforms` other than this machine's need arch-test:
     mmdebstrap asks it whether their programs run here.
@@ -74,4 +83,4 @@ def can_bootstrap(platforms: Sequence[Platform] = ()) -> bool:
     tools = ["mmdebstrap"] if os.geteuid() == 0 else ["mmdebstrap", "newuidmap"]
     if any(each != native() for each in platforms):
         tools.append("arch-test")
-    return all(shutil.which(tool) for tool in tools)
+    return all(shutil.which(tool) for tool in tools) and (not signed or KEYRING.exists())

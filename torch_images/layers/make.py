@@ -57,9 +57,10 @@ def making(
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
     """Make layers in the background: from the cache unless `fresh`, else from their wheels.
 
-    They are packed in parallel, group by group. `show(title, done, total)` is called after each
-    layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError or
-    BuildError. Finished layers then stay in the cache; unfinished ones are cancelled.
+    They are packed in parallel, group by group. `show(title, done, total)` is called at the start,
+    with "", and after each layer, in bytes of wheels. A layer's result raises LockError,
+    NetworkError, DiskError or BuildError. Finished layers then stay in the cache; unfinished ones
+    are cancelled.
     """
     folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,6 +95,7 @@ def making(
                     show(plan.title, done, total)
             return _read(plan, folder)
 
+        show("", done, total)
         ours = {p: pool.submit(make, p) for p in plans if p in missing}
         try:
             yield ready | ours

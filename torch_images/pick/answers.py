@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from torch_images.config.choose import choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.pick import gpus, pick
 from torch_images.pick.drivers import find_driver
-from torch_images.platforms import ARM64, Platform
+from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.ledger import State
 
 Compat = Mapping[Platform, Mapping[str, str]]
@@ -34,8 +35,8 @@ class Row:
     """One answer.
 
     `kind` describes its GPUs, such as "8.9, GeForce". `platform` is "" for any; `branches` has the
-    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image` and
-    `proof` are "", and `way` says why.
+    oldest first, () for any driver. `way` is the source of libcuda. `command` builds and runs the
+    image. If no image works, only `way` is set, which says why.
     """
 
     gpus: tuple[str, ...]
@@ -44,6 +45,9 @@ class Row:
     branches: tuple[str, ...] = ()
     way: str
     image: str = ""
+    id: str = ""
+    torch: str = ""
+    command: str = ""
     proof: str = ""
 
 
@@ -67,7 +71,7 @@ def rows(
             except UsageError as error:
                 yield replace(row, way=str(error))
             else:
-                yield from _merged(row, best)
+                yield from _merged(config, row, best)
 
 
 def branches(config: Config, compat: Compat) -> tuple[str, ...]:
@@ -135,7 +139,7 @@ def _best(
     return best
 
 
-def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Row]:
+def _merged(config: Config, row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Row]:
     """Rows of branches with the same answer, in the order of `best`: the newest first."""
     dropped = list(takewhile(lambda branch: not best[branch], best))
     working = list(takewhile(lambda branch: best[branch], list(best)[len(dropped) :]))
@@ -147,9 +151,11 @@ def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Ro
         )
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
-        if suggestion := best[together[0]]:
-            way = _WAYS[suggestion.rank]
-            yield replace(drivers, way=way, image=suggestion.image, proof=suggestion.proof)
+        if one := best[together[0]]:
+            spec = choose_id(config, one.id)
+            told = pick.commands(config, spec, one.reference, locked=one.locked, machine=AMD64)
+            found = replace(drivers, image=one.image, id=one.id, torch=one.torch)
+            yield replace(found, way=_WAYS[one.rank], command=told["command"], proof=one.proof)
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:

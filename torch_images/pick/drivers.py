@@ -43,7 +43,11 @@ def find_driver(config: Config, named: str) -> Driver:
     versions = set(re.findall(_VERSION, text))
     branch = _BRANCH.fullmatch(text)
     if len(versions) == 1:
-        driver = Driver(version=versions.pop())
+        [version] = versions
+        known = (whole for cuda in config.cudas for whole in (cuda.driver, cuda.floor))
+        # "580.65" is 580.65.06
+        whole = next((each for each in known if each.startswith(f"{version}.")), version)
+        driver = Driver(version=whole)
     elif branch:
         # The minimum driver of a CUDA version is the first of the branch released with it.
         first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == branch[1]]
@@ -58,22 +62,25 @@ def find_driver(config: Config, named: str) -> Driver:
 
 
 def unsupported(gpu: Gpu, version: str) -> str:
-    """Why a driver does not support a GPU, so that no image runs on it; "" if it does."""
-    first, last = gpu.architecture.first_driver, gpu.architecture.last_driver
-    words = f"driver {version} does not support {gpu.name}: the"
-    if _branch(version) < int(first):
-        return f"{words} first branch that does is {first}, and a compat library cannot change that"
-    if last and _branch(version) > int(last):
-        return f"{words} last branch that does is {last}"
+    """Why a driver does not support a host's GPUs, so that no image runs; "" if it does."""
+    for one in gpu.all:
+        first, last = one.architecture.first_driver, one.architecture.last_driver
+        words = f"driver {version} does not support {one.name}: the"
+        if _branch(version) < int(first):
+            why = "and a compat library cannot change that"
+            return f"{words} first branch that does is {first}, {why}"
+        if last and _branch(version) > int(last):
+            return f"{words} last branch that does is {last}"
     return ""
 
 
 def remedy(config: Config, gpu: Gpu) -> str:
-    """The driver to install for a GPU: one that runs the default CUDA version."""
+    """The driver to install for GPUs: one that runs the default CUDA version."""
     [default] = [cuda for cuda in config.cudas if cuda.version == config.defaults.cuda]
-    if gpu.architecture.last_driver:
-        return f"install driver {gpu.architecture.last_driver}"
-    least = max(gpu.architecture.first_driver, default.driver.partition(".")[0])
+    if last := next((a.last_driver for a in gpu.architectures if a.last_driver), ""):
+        return f"install driver {last}"
+    first = [architecture.first_driver for architecture in gpu.architectures]
+    least = max(*first, default.driver.partition(".")[0])
     return f"install driver {least} or newer"
 
 

@@ -37,6 +37,8 @@ _FORM = re.compile(r"([a-z]{1,2}[0-9]{1,4})(?:sxm[0-9]?|pcie|nvl|ib|xm|[dglsx])"
 # Words before a model that people leave out: A4000 is an RTX A4000.
 _BRANDS = {"rtx", "quadro"}
 _SM = re.compile(r"(?<![a-z0-9])(?:sm|compute)[_ ]?([1-9][0-9]{1,2})[af]?(?![a-z0-9])")
+# A part of a GPU, as `nvidia-smi -L` prints it.
+_MIG = re.compile(r"(?<![a-z0-9])(?:[1-7]c\.)?[1-7]g\.[0-9]{1,3}gb")
 _DOTTED = re.compile(r"(?:sm|cc|compute capability)?[_ ]?([1-9][0-9]?\.[0-9])[af]?")
 
 
@@ -86,6 +88,11 @@ def find(config: Config, named: str) -> str:
             return _only(named, [phrases[phrase] for phrase in longest], known)
     if fitting := _by_number(set(words), known):
         return _only(named, fitting, known)
+    if _MIG.search(named.lower()):
+        raise UsageError(
+            f"'{shown(named)}' is a part of a GPU (MIG), which does not say of which one",
+            "give the name of that GPU, such as H100; `nvidia-smi -L` prints it",
+        )
     hint = suggest(" ".join(plain).upper(), known)
     raise UsageError(
         f"unknown GPU '{shown(named)}'",

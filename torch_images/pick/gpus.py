@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_images.arch import Capability
@@ -38,6 +40,7 @@ class Gpu:
     `geforce`: whether it is sold as GeForce or TITAN.
     `arm64`: whether only hosts with Arm processors have it.
     `named`: whether a model was named. A compute capability alone may be a GeForce or not.
+    `others`: the other models of a host with several.
     """
 
     name: str
@@ -46,6 +49,23 @@ class Gpu:
     geforce: bool
     arm64: bool = False
     named: bool = True
+    others: tuple[Gpu, ...] = ()
+
+    @property
+    def all(self) -> tuple[Gpu, ...]:
+        """All models, this one first."""
+        return (self, *self.others)
+
+    @property
+    def architectures(self) -> tuple[Architecture, ...]:
+        """Those of all models, each once, the lowest first."""
+        found = dict.fromkeys(gpu.architecture for gpu in self.all)
+        return tuple(sorted(found, key=lambda architecture: architecture.capability))
+
+    @property
+    def title(self) -> str:
+        """The names of all models."""
+        return " and ".join(gpu.name for gpu in self.all)
 
     @property
     def line(self) -> str:
@@ -54,10 +74,20 @@ class Gpu:
 
 
 def find_gpu(config: Config, named: str) -> Gpu:
-    """A GPU by its name, see gpu_names.py, or by its compute capability.
+    """A GPU by its name, see gpu_names.py, or by its compute capability; several by commas.
 
     Raises UsageError for a GPU that no image serves.
     """
+    parts = [part for part in re.split(r"[,;\n+]| and ", named) if part.strip()]
+    if len(parts) > 1:
+        with contextlib.suppress(UsageError):  # "H100, 80GB" is one
+            first, *others = {gpu.name: gpu for gpu in (_find(config, p) for p in parts)}.values()
+            arm64 = any(gpu.arm64 for gpu in (first, *others))
+            return replace(first, arm64=arm64, others=tuple(others))
+    return _find(config, named)
+
+
+def _find(config: Config, named: str) -> Gpu:
     known = gpu_names.capabilities(config)
     capability = gpu_names.capability(named)
     name = "" if capability else gpu_names.find(config, named)

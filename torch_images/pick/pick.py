@@ -26,14 +26,22 @@ from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
 from torch_images.verify.ledger import State
 
-_OTHER = ("image", "local", "id", "torch", "works", "proof")  # what an answer has of each other one
+_OTHER = (
+    "image",
+    "reference",
+    "id",
+    "torch",
+    "works",
+    "proof",
+)  # what an answer has of each other one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
     """One image for a GPU: whether it works there, and the reason, as a sentence.
 
-    `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
+    `image` is the name that a build gives it, `reference` its name in a registry, see `name`, `id`
+    its identifier. `locked`: whether it can be built without `invoke lock`.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
     compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
     words whether the image was built and verified. `limits`: what fails on this GPU, or "".
@@ -44,8 +52,9 @@ class Suggestion:
     reason: str
     compat: bool = False
     image: str = ""
-    local: str = ""
+    reference: str = ""
     id: str = ""
+    locked: bool = False
     torch: str = ""
     limits: str = ""
     proof: str = ""
@@ -64,9 +73,9 @@ def pick(
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first.
 
-    Images that work come first; then those ever built and verified, those in the catalogue, those
-    with the lowest rank, and those for the newest CUDA. Images with the compat library are only
-    among them where it helps.
+    Images that work come first; then those that are locked, those ever built and verified, those
+    in the catalogue, those with the lowest rank, and those for the newest CUDA. Images with the
+    compat library are only among them where it helps.
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
@@ -86,16 +95,22 @@ def pick(
     def order(pair: tuple[ImageSpec, Suggestion]) -> tuple[bool | int, ...]:
         spec, verdict = pair
         listed, known = of_the_project(config, spec), state(spec)
-        return not verdict.works, not known.built, not listed, verdict.rank, not known.tested
+        works, locked = verdict.works, bool(known.inputs)
+        return not works, not locked, not known.built, not listed, verdict.rank, not known.tested
 
     return tuple(
         replace(
             verdict,
-            image=name(config, spec, namespace),
-            local=f"{spec.repository}:{short(config, spec)}",
+            image=f"{spec.repository}:{short(config, spec)}",
+            reference=name(config, spec, namespace),
             id=spec.id,
+            locked=bool(state(spec).inputs),
             torch=spec.torch,
-            limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
+            limits="; ".join(
+                dict.fromkeys(
+                    text for a in gpu.architectures for text in limits(spec).get(a.name, ())
+                )
+            ),
             proof=state(spec).words,
         )
         for spec, verdict in sorted(judged, key=order)
@@ -118,7 +133,7 @@ def choose_for_gpu(
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
-        if gpu.architecture.capability not in cuda.targets:
+        if not {a.capability for a in gpu.architectures} <= {*cuda.targets}:
             continue
         try:
             own = {**axes, "cuda": cuda.version, "platform": platform.name}
@@ -139,16 +154,18 @@ def _choose(
     catalogue. First comes one that was tested on this GPU, then on one of its architecture, then
     without a GPU, then one that was built. Raises UsageError as `choose` does.
     """
-    whole, architecture = choose(config, **axes), gpu.architecture
-    if architecture not in whole.architectures:
-        older = choose(config, **axes, arch=architecture.name)
+    whole, arch = choose(config, **axes), ",".join(a.name for a in gpu.architectures)
+    if not {*gpu.architectures} <= {*whole.architectures}:
+        older = choose(config, **axes, arch=arch)
         if older.release.facts or axes.get("torch"):
             return older
         # That release was not inspected, so use the reason of the newest one.
         axes = {**axes, "torch": whole.release.version}
-        return choose(config, **axes, arch=architecture.name)
+        return choose(config, **axes, arch=arch)
     with contextlib.suppress(UsageError):  # its code may be that of an older architecture
-        one = choose(config, **axes, arch=architecture.name)
+        one = choose(config, **axes, arch=arch)
+        if len(one.architectures) > 1:
+            return one
         listed = [spec for spec in (one, whole) if of_the_project(config, spec)] or [one]
         return min(listed, key=lambda spec: _proof(config, gpu, state(spec)))  # if equal, the first
     return whole
@@ -200,23 +217,27 @@ def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tup
 def commands(
     config: Config,
     spec: ImageSpec,
-    image: str,
+    reference: str,
     *,
-    published: bool,
+    published: bool = False,
+    locked: bool = True,
     program: str = "./inv",
     machine: Platform | None = None,
 ) -> dict[str, Any]:
-    """The command that works now, and its parts. It builds an image that may be unpublished.
+    """The command that works now, its parts, and the image that it runs.
 
-    `image` is the name in a registry, `program` this project's command as the user calls it.
-    `machine` is the platform that builds, which is not named then; without it, the command is for
-    any machine.
+    It locks what is not locked, and builds what may be unpublished. `reference` is the name in a
+    registry, `program` this project's command as the user calls it. `machine` is the platform that
+    builds, which is not named then; without it, the command is for any machine.
     """
-    build = shlex.join([program, "build", *_arguments(config, spec, machine)])
-    parts = {"run": command(image), "build": build}
-    parts["local"] = command(f"{spec.repository}:{short(config, spec)}")
-    now = parts["run"] if published else f"{build} && {parts['local']}"
-    return {"command": now, "published": published, **parts}
+    image = reference if published else f"{spec.repository}:{short(config, spec)}"
+    parts = {
+        "lock": "" if locked else f"{program} lock --select {spec.id}",
+        "build": f"{program} build {shlex.join(_arguments(config, spec, machine))}",
+        "run": command(image),
+    }
+    now = parts["run"] if published else " && ".join(filter(None, parts.values()))
+    return {"command": now, "published": published, "image": image, **parts}
 
 
 def serving(gpu: Gpu) -> str:
@@ -249,22 +270,24 @@ def answer(
         # The image for the oldest CUDA accepts the oldest driver.
         least = min(suggestions, key=lambda s: s.id, default=None)
         reason = f"{least.image}: {least.reason}" if least else "no CUDA version targets it"
-        problem = f"no image runs on {gpu.name} with driver {driver.version}: {reason}"
+        problem = f"no image runs on {gpu.title} with driver {driver.version}: {reason}"
         raise UsageError(problem, "; ".join([*assumed, remedy(config, gpu)]))
     return {
-        "gpu": gpu.name,
-        "capability": str(gpu.capability),
-        "geforce": gpu.geforce,
+        "gpus": [
+            {"name": g.name, "capability": str(g.capability), "geforce": g.geforce} for g in gpu.all
+        ],
         "driver": driver.version,
         "branch": driver.branch,
         "platform": platform.name,
         "image": best.image,
+        "reference": best.reference,
         "id": best.id,
+        "locked": best.locked,
         "torch": best.torch,
         "proof": best.proof,
         "compat": best.compat,
         "why": [
-            serving(gpu),
+            *map(serving, gpu.all),
             best.reason,
             *assumed,
             *([best.limits] if best.limits else []),
@@ -273,7 +296,8 @@ def answer(
         "others": [
             {**{key: getattr(one, key) for key in _OTHER}, "why": one.reason}
             for one in suggestions
-            if one is not best
+            # What works only after more steps helps nobody beside what works now.
+            if one is not best and (one.locked >= best.locked or not one.works)
         ],
     }
 
@@ -286,8 +310,8 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str = "") -> Suggestion:
     if problem := unsupported(gpu, driver):
         return Suggestion(works=False, rank=0, reason=problem)
     image = rules.Release(cuda.version, cuda.driver, cuda.floor)
-    device = rules.Device(gpu.name, _brand(gpu))
-    host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
+    devices = tuple(rules.Device(each.name, _brand(each)) for each in gpu.all)
+    host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=devices)
     library = None
     if compat:
         branch = int(compat.partition(".")[0])

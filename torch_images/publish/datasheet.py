@@ -17,7 +17,7 @@ from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 5
+SCHEMA = 6
 
 
 def describe(

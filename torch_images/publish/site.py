@@ -23,7 +23,7 @@ from torch_images.pick import answers, pick
 from torch_images.pick.gpus import CAVEATS
 from torch_images.verify import ledger
 
-_STATIC = ("filter.js", "style.css")
+_STATIC = ("favicon.svg", "filter.js", "style.css")
 
 
 def generate(
@@ -57,6 +57,8 @@ def generate(
         command=pick.command("IMAGE"),
         answers=list(answers.rows(config, compat, namespace=namespace, state=state)),
         words=partial(_words, config),
+        listed={spec.id for spec in matrix(config)},
+        namespace=namespace,
         aliases=dict(config.gpu_aliases),
         images=[_row(spec, state(spec)) for spec in matrix(config)],
     )
@@ -93,6 +95,7 @@ def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
     return {
         "id": spec.id,
         "arches": " ".join(a.name for a in arches),
+        "torch": spec.torch,
         "python": spec.base.python,
         "state": state.words,
         "gpus": ", ".join(name for a in arches for name in (*a.geforce, *a.gpus)),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
 from torch_images.build.render import FOLDER
-from torch_images.config.choose import choose_id
-from torch_images.config.image import ImageSpec, short
-from torch_images.config.matrix import matrix
+from torch_images.config.choose import choose_id, choose_named
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -40,7 +37,7 @@ def identify(
     The plan has the lock in locks/, or the one inside the image if a build resolved part of it.
     Raises UsageError if the engine lacks the image, or if it is not one of this project's.
     """
-    reference = _find(config, image, engine)
+    reference = find(config, image, engine)
     image_labels = labels.read(engine.inspect(reference).labels)
     spec = spec_of(config, reference, image_labels)
     if image_labels.unlocked:
@@ -93,15 +90,14 @@ def spec_of(config: Config, image: str, image_labels: labels.ImageLabels) -> Ima
         raise UsageError(f"'{image}' can no longer be built: {error.message}", error.hint) from None
 
 
-def _find(config: Config, image: str, engine: Engine) -> str:
-    """A reference that the engine knows, for a tag, id or identifier of the matrix."""
+def find(config: Config, image: str, engine: Engine) -> str:
+    """A reference that the engine may know, for a tag, id or identifier of the matrix."""
+    if image in engine.tags(image):
+        return image
     try:
-        spec = choose_id(config, image)
+        spec = choose_named(config, image)
     except UsageError:
-        tagged = [s for s in matrix(config) if image == f"{s.repository}:{short(config, s)}"]
-        if not tagged or image in engine.tags(image):
-            return image
-        spec = max(tagged, key=lambda s: Version(s.torch))
+        return image
     # The floating tag is the shortest, and names the latest of several builds.
     for prefix in (f"{CANDIDATE}:{spec.id}", f"{spec.repository}:"):
         for name in sorted(engine.tags(prefix), key=len):

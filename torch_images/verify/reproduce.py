@@ -198,7 +198,9 @@ def _rebuild(
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
         raise BuildError(f"{image.spec.id} could not be rebuilt; the lines above say why") from None
-    return str(json.loads(done.output)[0]["digest"])
+    told = json.loads(done.output)
+    # Commits before the one that added `schema` print a list.
+    return str((told["images"] if isinstance(told, dict) else told)[0]["digest"])
 
 
 def original(digest: str) -> str:
