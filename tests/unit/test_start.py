@@ -46,7 +46,7 @@ def machine(root: Path, driver: str, *, node: bool = True) -> Path:
 
 @pytest.mark.parametrize(
     ("driver", "mode", "seconds"),
-    [("580.95.05", "auto", [0.38]), ("580.95.05", "on", [20, 20]), ("570.86.15", "auto", [20, 20])],
+    [("580.95.05", "auto", [0.38]), ("580.95.05", "on", [10, 10]), ("570.86.15", "auto", [10, 10])],
 )
 def test_an_older_driver_gets_the_seconds_that_it_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, mode: str, seconds: list[float]
