@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -161,17 +161,17 @@ def test_programs_run_until_they_pass(
     verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the next image with the same torch and Python need not run them."""
-    asked: list[bool] = []
+    runs: list[bool] = []
     outcomes = ["failed", "passed", "failed"]
 
-    def examine(_: Subject, *, programs: bool, **__: object) -> SuiteResult:
-        asked.append(programs)
-        check = Check(name="programs/test_a/test_x", outcome=outcomes.pop(0), seconds=1.0)
+    def examine(_: Subject, *, programs: Sequence[str], **__: object) -> SuiteResult:
+        runs.append("test_start.py" in programs)
+        check = Check(name="programs/test_start/test_x", outcome=outcomes.pop(0), seconds=1.0)
         return SuiteResult(checks=(check,), observed={}, processor_seconds=1000.0)
 
     monkeypatch.setattr("torch_images.verify.verify.examine", examine)
     reports = [verified(reuse=False, fresh=fresh) for fresh in (False, True, True)]
-    assert asked == [True, True, False]
+    assert runs == [True, True, False]
     assert [report.passed for report in reports] == [False, True, False]
     assert 1000 <= reports[0].processor_seconds < 1100
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,43 +22,61 @@ from torch_images.verify.suites import files_below, files_hash
 
 # Packages beside torch that tests/programs looks at, where an image has them.
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "pip", "setuptools", "triton")
-# The tests, what they share with other checks, and what of ours is at work in an image.
-_FILES = ("tests/programs", "tests/container", "scripts/bench", "scripts/image")
-_OF_IMAGES = "tests/container/test_"
+# What the tests share with other checks, and what of ours is at work in an image.
+_SHARED = ("tests/programs", "tests/container", "scripts/bench", "scripts/image")
+_TEST = re.compile(r"tests/(?:container|programs)/(test_\w+\.py)")
+# Programs that run before the command, and commands: a module runs them if it names this one.
+_AT_START = re.compile(r"scripts/image/(?:commands/|runtime/[^/]+$)")
+_ENTRYPOINT = b"entrypoint"
 
 
-class Record:
-    """The record of a passed run for an image with a claim."""
+class Records:
+    """The records of the modules of tests/programs that passed, for an image with a claim."""
 
     def __init__(self, workspace: Workspace, claim: Mapping[str, Any], machine: Platform) -> None:
         facts = {name: claim[name] for name in ("torch", "python", "system", "platform")}
         facts["packages"] = {n: v for n, v in claim["packages"].items() if n in _PACKAGES}
         # Two trees of one version are two torches.
         facts["sources"] = {n: t for n, t in claim["locks"].items() if n.startswith("source-")}
-        facts["files"] = _files(workspace.root)
-        self._own = _path(workspace, facts)
-        self._valid = {self._own}
+        own, others = facts, []
         if claim["platform"] != machine.name:
             # An emulator skips checks: its run proves nothing for a real processor. It takes eight
             # minutes, and these programs have no machine code of their own.
-            self._own = _path(workspace, facts | {"emulated": True})
-            self._valid |= {self._own, _path(workspace, facts | {"platform": machine.name})}
+            own, others = facts | {"emulated": True}, [facts, facts | {"platform": machine.name}]
+        modules = _modules(workspace.root)
+        self._own = {name: _path(workspace, own, files) for name, files in modules.items()}
+        self._others = {
+            name: [_path(workspace, other, files) for other in others]
+            for name, files in modules.items()
+        }
 
-    def exists(self) -> bool:
-        """Whether there was such a run; for an emulated image, one of either platform counts."""
-        return any(used(path).exists() for path in self._valid if path.exists())
+    def missing(self) -> tuple[str, ...]:
+        """The modules without a record; for an emulated image, one of either platform counts."""
+        return tuple(
+            name
+            for name, own in self._own.items()
+            if not any(used(path) for path in (own, *self._others[name]) if path.exists())
+        )
 
-    def keep(self, digest: str) -> None:
-        """Record that the run passed in an image."""
-        write(self._own, f"{digest}\n")
+    def keep(self, module: str, digest: str) -> None:
+        """Record that a module passed in an image."""
+        write(self._own[module], f"{digest}\n")
 
 
-def _files(root: Path) -> str:
+def _modules(root: Path) -> dict[str, str]:
+    """The hash of the files that matter for each module of tests/programs."""
     files = files_below(PACKAGE.parent, "torch_images/inside")
-    files |= {n: data for folder in _FILES for n, data in files_below(root, folder).items()}
-    return files_hash({n: data for n, data in files.items() if not n.startswith(_OF_IMAGES)})
+    files |= {n: data for folder in _SHARED for n, data in files_below(root, folder).items()}
+    tests = {name: found[1] for name in files if (found := _TEST.fullmatch(name))}
+    shared = {name: data for name, data in files.items() if name not in tests}
+    inner = {name: data for name, data in shared.items() if not _AT_START.match(name)}
+    return {
+        test: files_hash({**(shared if _ENTRYPOINT in files[name] else inner), name: files[name]})
+        for name, test in tests.items()
+        if name.startswith("tests/programs/")
+    }
 
 
-def _path(workspace: Workspace, facts: Mapping[str, Any]) -> Path:
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+def _path(workspace: Workspace, facts: Mapping[str, Any], files: str) -> Path:
+    key = hashlib.sha256(json.dumps({**facts, "files": files}, sort_keys=True).encode()).hexdigest()
     return workspace.cache / Part.PROGRAMS / key

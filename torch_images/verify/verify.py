@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
-from torch_images.verify.programs import Record
+from torch_images.verify.programs import Records
 from torch_images.verify.suites import Check, Subject, examine, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
 
@@ -140,7 +141,7 @@ def verify(
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    record = Record(workspace, expected, machine)
+    records = Records(workspace, expected, machine)
     subject = Subject(
         job=job,
         info=info,
@@ -150,13 +151,17 @@ def verify(
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
     )
     with job.shown.checks() as progress:
-        result = examine(subject, programs=not record.exists(), progress=progress)
+        result = examine(subject, programs=records.missing(), progress=progress)
     outcomes = {check.name: check.outcome for check in result.checks}
     if outcomes.get(CHECK) == "passed":
         subject.unchanged.passed(info.id)
-    programs = {outcome for name, outcome in outcomes.items() if name.startswith("programs/")}
-    if programs and "failed" not in programs:
-        record.keep(info.id)
+    programs = defaultdict[str, set[str]](set)
+    for name, outcome in outcomes.items():
+        if name.startswith("programs/"):
+            programs[f"{name.split('/')[1]}.py"].add(outcome)
+    for module, results in programs.items():
+        if "failed" not in results:
+            records.keep(module, info.id)
     report = VerifyReport(
         digest=info.id,
         id=plan.spec.id,
