@@ -44,23 +44,23 @@ def ask(
     variant: str = "runtime",
     *,
     platform: str = "",
-    torch: str = "",
-    base: str = "",
     state: Callable[[ImageSpec], State] | None = None,
+    **axes: str,
 ) -> Any:
     found = find_gpu(config, gpu)
     known = find_driver(config, driver)
     host = host_platform(config, found, platform)
     versions = compat_versions(config, root / "locks", host)
     suggestions = pick(
-        *(config, found, known.version),
+        config,
+        found,
+        known.version,
         lambda cuda: versions[cuda.version],
-        torch=torch,
-        base=base,
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
         state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True)),
+        **axes,
     )
     return answer(config, found, known, suggestions, platform=host)
 
@@ -307,6 +307,15 @@ def test_no_image_works_names_the_driver_to_install(
     assert str(caught.value).endswith(f"install driver {remedy}")
 
 
+def test_pick_of_one_cuda_version(config: Config, root: Path) -> None:
+    assert ask(config, root, "H100", "580.95.05")["id"].startswith("cu130-")
+    assert ask(config, root, "H100", "580.95.05", cuda="12.8")["id"].startswith("cu128-")
+    with pytest.raises(UsageError, match=r"unknown cuda '12\.7'"):
+        ask(config, root, "H100", "580.95.05", cuda="12.7")
+    with pytest.raises(UsageError, match=r"^no image runs on .* 570\.133: torch-cu130:sm120"):
+        ask(config, root, "RTX 5090", "570.133", cuda="13.0")
+
+
 def states_of(**words: str) -> Callable[[ImageSpec], State]:
     """States by the beginning of an identifier: "tested", "built" from older inputs, else none.
 
@@ -331,13 +340,14 @@ def states_of(**words: str) -> Callable[[ImageSpec], State]:
         ("580.95.05", {"cu130_torch": "built"}, "torch-cu130:"),
         ("580.95.05", {"cu128_sm90": "built"}, "torch-cu128:sm90"),
         ("550.54.14", {"cu128_torch": "built"}, "torch-cu128:"),
-        # Of those that were built, the one that needs the least help, if its inputs changed since.
+        # Of those that were built, the one that needs the least help, and then the newest CUDA,
+        # if its inputs changed since.
         ("570.133", {"cu128": "built", "cu130": "tested"}, "torch-cu128:sm90"),
-        ("580.95.05", {"cu128": "tested", "cu130": "built"}, "torch-cu128:sm90"),
+        ("580.95.05", {"cu128": "tested", "cu130": "built"}, "torch-cu130:sm90"),
     ],
     ids=str,
 )
-def test_a_tested_image_comes_first(
+def test_pick_offers_built_images_first(
     config: Config, root: Path, driver: str, words: dict[str, str], image: str
 ) -> None:
     found = ask(config, root, "H100", driver, state=states_of(**words))

@@ -93,6 +93,7 @@ class Pick(Registry, Json):
     )
     list: bool = flag("print every known GPU and its names")
     published: bool = flag("print a pull command if the image is in the registry")
+    cuda: str = option("CUDA version (default: the newest that works)")
     torch: str = option("release of torch (default: the newest for each CUDA version)")
     base: str = option("base of the image, such as trixie; it determines the Python version")
     variant: str = option("what the image contains besides torch, such as devel")
@@ -138,6 +139,7 @@ def pick(options: Pick) -> verb.Result:
         model,
         driver.version,
         lambda cuda: versions[cuda.version],
+        cuda=options.cuda,
         torch=options.torch,
         base=options.base,
         variant=options.variant or config.defaults.variant,

@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from torch_images.build.limits import limits
 from torch_images.config.choose import choose
+from torch_images.config.combine import value
 from torch_images.config.image import ImageSpec, options, short
 from torch_images.config.matrix import of_the_project
 from torch_images.config.tags import floating
@@ -96,7 +97,7 @@ def pick(
         spec, verdict = pair
         listed, known = of_the_project(config, spec), state(spec)
         works, locked = verdict.works, bool(known.inputs)
-        return not works, not locked, not known.built, not listed, verdict.rank, not known.tested
+        return not works, not locked, not known.built, not listed, verdict.rank
 
     return tuple(
         replace(
@@ -126,13 +127,14 @@ def choose_for_gpu(
 ) -> tuple[ImageSpec, ...]:
     """The images for a GPU and a platform, the newest CUDA first.
 
-    `axes` has a variant, and may have a torch and a base. Skips CUDA versions without a matching
-    image. Raises UsageError if none is left, with the reason of the default CUDA version or of
-    the newest one that has that torch, and for an unknown variant or base.
+    `axes` has a variant, and may have a cuda, a torch and a base. Skips CUDA versions without a
+    matching image. Raises UsageError if none is left, with the reason of the default CUDA version
+    or of the newest one that has that torch, and for an unknown cuda, variant or base.
     """
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
-    for cuda in config.cudas:
+    given = axes.get("cuda", "")
+    for cuda in (value("cuda", config.cudas, given),) if given else config.cudas:
         if not {a.capability for a in gpu.architectures} <= {*cuda.targets}:
             continue
         try:
