@@ -172,7 +172,10 @@ def test_the_image_says_what_it_has_and_passes(
     reference, planned = identify(with_compat.config, REFERENCE, own, engine)
     assert planned.spec.compat
     tags = publish.tags(with_compat.config, planned)
-    assert [tag.rpartition(":")[2] for tag in tags][1:] == ["sm86-compat"]
+    assert [tag.rpartition(":")[2] for tag in tags][1:] == [
+        f"{planned.spec.torch}-sm86-compat",
+        "sm86-compat",
+    ]
     info = engine.inspect(reference)
     wanted = claim(with_compat.config, planned)
     modules = ("test_compat.py", "test_metadata.py")

@@ -43,6 +43,7 @@ JUNIT = """<testsuites><testsuite>
 E   assert 1
 E     == 2
 test.py:3: AssertionError</failure></testcase>
+<testcase classname="" name="container.test_vllm" time="0"><skipped message="no vLLM"/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -53,7 +54,10 @@ def report(*checks: Check) -> VerifyReport:
 
 
 def test_parse_junit() -> None:
-    """A message that pytest shortened comes whole, from the traceback."""
+    """A message that pytest shortened comes whole, from the traceback.
+
+    A module that is skipped as a whole has no class, and its own name.
+    """
     found = parse_junit(JUNIT, "image")
     assert [(c.name, c.outcome, c.message) for c in found.checks] == [
         ("image/test_files/test_owners", "passed", ""),
@@ -62,6 +66,7 @@ def test_parse_junit() -> None:
         ("image/test_gpu/test_g", "skipped", "no GPU"),
         ("image/test_gpu/test_e", "failed", "boom"),
         ("image/test_gpu/test_l", "failed", "assert 1 == 2"),
+        ("image/test_vllm/container.test_vllm", "skipped", "no vLLM"),
     ]
     assert found.observed == {"arch 12.0": "native sm_120"}
 

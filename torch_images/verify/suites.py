@@ -174,7 +174,8 @@ def parse_junit(text: str, prefix: str) -> SuiteResult:
     checks: list[Check] = []
     observed: dict[str, str] = {}
     for case in ET.fromstring(text).iter("testcase"):
-        module = case.get("classname", "").rpartition(".")[2]
+        # A module that is skipped as a whole has no class.
+        module = (case.get("classname") or case.get("name") or "").rpartition(".")[2]
         name = f"{prefix}/{module}/{case.get('name', '')}"
         problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
         skipped = case.find("skipped")
