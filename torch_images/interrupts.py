@@ -56,6 +56,20 @@ def raise_from_now_on() -> None:
     if signal.getsignal(signal.SIGINT) is _end:
         for number in _SIGNALS:
             signal.signal(number, _raise)
+        source, target = os.pipe()
+        os.set_blocking(target, False)
+        signal.set_wakeup_fd(target)
+        threading.Thread(target=_wake, args=(source,), daemon=True).start()
+
+
+def _wake(source: int) -> None:
+    """Repeat each signal that comes for the main thread until its handler has run.
+
+    One that comes just before that thread waits for a lock does not end the wait.
+    """
+    while number := os.read(source, 1):
+        while number[0] in _SIGNALS and not _asked.wait(0.1):
+            signal.pthread_kill(threading.main_thread().ident or 0, number[0])
 
 
 @contextlib.contextmanager
