@@ -34,11 +34,11 @@ def compiled(root: Path, tree: Path, **env: str) -> dict[str, bytes]:
 
 
 def test_every_file_is_compiled_to_what_it_says(root: Path, tree: Path) -> None:
-    found = compiled(root, tree)
-    assert len(found) == sum(FOLDERS.values())  # all but the template
-    flags = {int.from_bytes(data[4:8], "little") for data in found.values()}
+    cached = compiled(root, tree)
+    assert len(cached) == sum(FOLDERS.values())  # all but the template
+    flags = {int.from_bytes(data[4:8], "little") for data in cached.values()}
     assert flags == {1}  # by hash, unchecked
-    names = {marshal.loads(data[16:]).co_names for data in found.values()}  # noqa: S302  just written
+    names = {marshal.loads(data[16:]).co_names for data in cached.values()}  # noqa: S302  just written
     assert names == {(f"f{number}",) for number in range(5)}
 
 

@@ -35,13 +35,13 @@ FILES = {f"/{LOCK.debs[0].path}": DEB}
 
 
 def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> None:
-    with web_server(FILES) as (url, asked):
+    with web_server(FILES) as (url, paths):
         network = Network(compat_mirror=url)
         for _ in range(2):
             ready = prepare(config.compat, LOCK, cache=tmp_path, network=network)
             assert json.loads(ready.note)["driver"] == [535, 550, 565, 570, 575, 580]
             assert [p.read_bytes() for p in ready.folder.iterdir()] == [DEB]
-        assert asked == list(FILES)
+        assert paths == list(FILES)
 
 
 @pytest.mark.parametrize("compression", ["xz", "zst"])
@@ -140,9 +140,9 @@ def lets_in(required: str, *, driver: str, cuda: str, brand: str) -> bool:
     host: dict[str, Any] = {"driver": Version(driver), "cuda": Version(cuda), "brand": brand}
 
     def holds(condition: str) -> bool:
-        found = re.fullmatch(r"(\w+)(>=|<|=)(.+)", condition)
-        assert found
-        name, sign, value = found.groups()
+        match = re.fullmatch(r"(\w+)(>=|<|=)(.+)", condition)
+        assert match
+        name, sign, value = match.groups()
         return bool(OPERATORS[sign](host[name], value if name == "brand" else Version(value)))
 
     return any(all(map(holds, hosts.split(","))) for hosts in required.split())

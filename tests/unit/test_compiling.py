@@ -204,10 +204,10 @@ def test_too_little_memory_for_one_file_names_it(
 
 
 def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
-    said = (
+    output = (
         "//run echo \"can't write section .rodata of x.o: 'No space left on device'\" >&2; exit 1\n"
     )
-    builder.source(3, said)
+    builder.source(3, output)
     ended, _ = builder.build()
     assert str(ended).startswith(
         f"build-wheel: the disk is full: tree: 3 of {UNITS} units compiled, "
@@ -227,12 +227,12 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
 
 def test_what_ninja_would_compile(builder: Builder) -> None:
     tree = builder.top / "origin"
-    found = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
-    assert found.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
+    planned = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
+    assert planned.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
     inside = tree / "build" / "CMakeFiles" / "CMakeScratch"
     inside.mkdir(parents=True)
     shutil.copy(tree / "build" / "build.ninja", inside)
-    assert units.planned(tree, str(builder.launcher), "/usr/bin:/bin:/usr/local/bin") == found
+    assert units.planned(tree, str(builder.launcher), "/usr/bin:/bin:/usr/local/bin") == planned
     assert units.planned(tree, str(builder.launcher), str(builder.top / "bin")) == {}
 
 
@@ -264,17 +264,17 @@ def test_a_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("count", "hits", "said"),
+    ("count", "hits", "line"),
     [
         ((100, 50, 50), 30, "50 of 100 units, 30 from the cache, about 10 min left"),
         ((100, 50, 0), 45, "50 of 100 units, 45 from the cache"),
         ((0, 50, 0), 0, "50 of an unknown number of units, 0 from the cache"),
     ],
 )
-def test_how_far_it_is(count: tuple[int, int, int], hits: int, said: str) -> None:
+def test_how_far_it_is(count: tuple[int, int, int], hits: int, line: str) -> None:
     planned, passed, known = count
     counted = progress.Count(planned=planned, passed=passed, known=known)
-    assert progress.line(counted, hits, 600) == said
+    assert progress.line(counted, hits, 600) == line
 
 
 def test_the_largest_compiler(tmp_path: Path) -> None:

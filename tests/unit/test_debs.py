@@ -11,7 +11,7 @@ from torch_images.locks.debs import LockedDeb, parse_packages
 
 
 def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
-    found = LockedDeb(
+    locked = LockedDeb(
         name=name,
         version=version,
         archive="debian",
@@ -19,7 +19,7 @@ def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
         size=1,
         sha256="0" * 64,
     )
-    return dataclasses.replace(found, **changed)  # type: ignore[arg-type]
+    return dataclasses.replace(locked, **changed)  # type: ignore[arg-type]
 
 
 # As apt 2.6 prints it.

@@ -18,11 +18,11 @@ def new(tmp_path: Path) -> Draft:
     for name in ("a.json", "b.json", "c.json", "notes.md"):
         (locks / name).write_text(name)
     (locks / "a.json").chmod(0o640)
-    made = draft(locks, room)
-    (made.folder / "a.json").write_text("new")
-    (made.folder / "b.json").unlink()
-    (made.folder / "d.json").write_text("more")
-    return made
+    drafted = draft(locks, room)
+    (drafted.folder / "a.json").write_text("new")
+    (drafted.folder / "b.json").unlink()
+    (drafted.folder / "d.json").write_text("more")
+    return drafted
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -68,9 +68,9 @@ def binfmt(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry(binfmt: Path, name: str) -> None:
-    text, wanted = ENTRIES[name]
+    text, expected = ENTRIES[name]
     (binfmt / "some name").write_text(text)
-    assert emulated(ARM64, binfmt) is wanted
+    assert emulated(ARM64, binfmt) is expected
 
 
 def test_only_a_foreign_platform_needs_an_emulator(binfmt: Path) -> None:
@@ -117,9 +117,9 @@ class Machine:
         self.described.mkdir()
         (folder / "entry").write_text(ARM)  # what the kernel makes of a registration
         for name in (*TOOLS, "cp", "mkdir"):
-            found = shutil.which(name)
-            assert found
-            (self.bin / name).symlink_to(found)
+            path = shutil.which(name)
+            assert path
+            (self.bin / name).symlink_to(path)
         for name, text in STUBS.items():
             self.stub(name, text)
         self.system("bookworm")
@@ -179,12 +179,12 @@ READY = [
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_script_reads_an_entry_as_python_does(machine: Machine, name: str) -> None:
-    text, wanted = ENTRIES[name]
+    text, expected = ENTRIES[name]
     (machine.binfmt / "some name").write_text(text)
     code, lines = machine("--dry-run", *ARM_WORDS)
     assert code == 0
-    assert (not lines) is wanted
-    assert wanted or REGISTER in lines[-1]
+    assert (not lines) is expected
+    assert expected or REGISTER in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -305,10 +305,10 @@ class Setup(FakeRunner):
 def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """What this machine, an amd64 with an engine, has."""
     has = {"arm": False, "arch-test": True, "engine": True}
-    found = Endpoint(host="unix:///found")
+    resolved = Endpoint(host="unix:///found")
 
     def connect(_: object, endpoint: object = None) -> Engine:
-        has["named"] = endpoint is found  # else the CLI is asked a second time
+        has["named"] = endpoint is resolved  # else the CLI is asked a second time
         if not has["engine"]:
             raise EngineError("no engine")
         return Engine(cast("docker.DockerClient", None))
@@ -318,7 +318,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
             raise EngineError(f"no {platform}")
 
     monkeypatch.setattr(setup, "native", lambda: AMD64)
-    monkeypatch.setattr(setup, "current", lambda _: found)
+    monkeypatch.setattr(setup, "current", lambda _: resolved)
     monkeypatch.setattr(setup, "connect", connect)
     monkeypatch.setattr(setup, "check_platform", check)
     monkeypatch.setattr(setup, "emulated", lambda _: has["arm"])

@@ -53,10 +53,10 @@ def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
         b"NOT_UTF8": b"\xff\xed\xa0\x80=",
         b"%\xe9": b"$(echo no) `no` '\"",
     }
-    found = environment(run(program, sys.executable, "-c", SHOW, environ=given))
-    assert {name: found[name] for name in given} == given
-    assert b"LC_CTYPE" not in found  # Python's own, by PEP 538
-    assert found[b"TORCH_IMAGE_STARTED"] == b"1"
+    received = environment(run(program, sys.executable, "-c", SHOW, environ=given))
+    assert {name: received[name] for name in given} == given
+    assert b"LC_CTYPE" not in received  # Python's own, by PEP 538
+    assert received[b"TORCH_IMAGE_STARTED"] == b"1"
 
 
 def test_ctrl_c_ends_a_start(program: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
     plain.write_text("echo hello\n")
     crlf.write_text("#!/bin/sh\r\necho\r\n")
     crlf.chmod(0o755)
-    for name, status, said in (
+    for name, status, message in (
         ("no-such-command", 127, "there is no command 'no-such-command'"),
         ("./no/such", 127, "there is no command './no/such'"),
         ("no\nsuch\udcff", 127, r"there is no command 'no\nsuch\udcff'"),
@@ -122,7 +122,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
         (str(crlf), 127, f"'{crlf}' starts with #! and a program that is not here, or ends lines in CRLF"),
     ):  # fmt: skip
         done = run(program, name)
-        assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {said}\n")
+        assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {message}\n")
     plain.chmod(0o755)  # neither a program nor a script that names one: sh reads it, as before
     done = run(program, str(plain), environ={**QUIET, b"PATH": os.fsencode(tmp_path)})
     assert (done.returncode, done.stdout) == (0, b"hello\n")

@@ -56,8 +56,8 @@ def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> N
 
 def test_containers_stay_aligned_where_code_is_not() -> None:
     """As the driver reads them; entries() checks the address of each."""
-    held: list[list[Code]] = [[(80, False, False, 2), (90, False, False, 14 + 3 * PAGE)]] * 3
-    assert entries(pruned(library(held), [80])) == [one[:1] for one in held]
+    entry_lists: list[list[Code]] = [[(80, False, False, 2), (90, False, False, 14 + 3 * PAGE)]] * 3
+    assert entries(pruned(library(entry_lists), [80])) == [one[:1] for one in entry_lists]
 
 
 ROOM = 64 + 5 * 56  # up to the end of five program headers, one more than there are
@@ -107,10 +107,10 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
     (_, *before), (_, *after) = (list(loaded(file).items()) for file in (data, new))
     assert after == before  # and the first one has the headers
     old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
-    for found in ELFFile(BytesIO(new)).iter_sections():
-        table = found.name in (".symtab", ".strtab", ".debug_info")
-        assert found["sh_type"] == old[found.name]["sh_type"]
-        assert found.data() == (b"" if table else old[found.name].data())
+    for new_section in ELFFile(BytesIO(new)).iter_sections():
+        table = new_section.name in (".symtab", ".strtab", ".debug_info")
+        assert new_section["sh_type"] == old[new_section.name]["sh_type"]
+        assert new_section.data() == (b"" if table else old[new_section.name].data())
     assert 4 * PAGE + slack / 2 <= len(data) - len(new) <= 6 * PAGE + 48 + slack
 
 

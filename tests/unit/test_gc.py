@@ -151,10 +151,10 @@ def test_remove_by_two_processes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    there = tmp_path / "there"
-    assert keep(tmp_path / "one", there) == keep(tmp_path / "two", there) == there
-    assert (there / "one").exists()
-    assert mark(there).exists()
+    target = tmp_path / "there"
+    assert keep(tmp_path / "one", target) == keep(tmp_path / "two", target) == target
+    assert (target / "one").exists()
+    assert mark(target).exists()
     with pytest.raises(FileNotFoundError):
         keep(tmp_path / "nothing", tmp_path / "nowhere" / "x")
 
@@ -191,16 +191,16 @@ def test_scratch_of_a_killed_process_goes_at_once(
     places = [room, workspace.cache, *(workspace.cache / part for part in Part)]
     for place in places:
         place.mkdir(parents=True)
-        with scratch(place, ".bookworm-") as made:
-            shutil.copytree(made, place / HALF)  # with the file that nobody holds any more
-            os.utime(made, (10**9, 10**9))
+        with scratch(place, ".bookworm-") as path:
+            shutil.copytree(path, place / HALF)  # with the file that nobody holds any more
+            os.utime(path, (10**9, 10**9))
             assert [Path(i.name) for i in abandoned(workspace)] == [place / HALF]
             assert cache(workspace.cache) == ()
             assert list(remove(abandoned(workspace), NO_ENGINE))
             assert not (place / HALF).exists()
-            item = Item(name="x", size=0, used=LONG_AGO, path=made)  # dead when it was listed
+            item = Item(name="x", size=0, used=LONG_AGO, path=path)  # dead when it was listed
             assert list(remove([item], NO_ENGINE)) == []
-            assert made.exists()
+            assert path.exists()
 
 
 LABELS = {

@@ -70,10 +70,10 @@ def test_the_compat_library_is_in_an_image_that_says_so_and_in_no_other(
     assert replace(image, compat=None) == plain
     assert parse_image_lock(image.texts()) == image
     assert image.compat.name == f"compat-cu{cuda.replace('.', '')}"
-    found = compat_versions(config, root / "locks")
-    assert f"{found[cuda]}-" in f"{image.compat_version}-"
-    assert "-" not in found[cuda]
-    assert tuple(found) == config.names("cuda")
+    versions = compat_versions(config, root / "locks")
+    assert f"{versions[cuda]}-" in f"{image.compat_version}-"
+    assert "-" not in versions[cuda]
+    assert tuple(versions) == config.names("cuda")
 
 
 def test_a_compat_library_that_is_not_locked_is_locked_with_its_image(
@@ -115,9 +115,9 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(
         replace(tree, repository=f"https://mine/{tree.name}", commit=digit * 40, version=digit)
         for tree, digit in zip(fork.sources.trees, "12", strict=True)
     )
-    found = with_locked_trees(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
+    settled = with_locked_trees(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
     for tree in trees:
-        chosen = getattr(found.source, tree.name)
+        chosen = getattr(settled.source, tree.name)
         assert (chosen.repository, chosen.commit, chosen.version) == (
             tree.repository,
             tree.commit,

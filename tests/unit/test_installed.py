@@ -158,13 +158,13 @@ def test_a_file_whose_record_is_known_to_be_wrong(site: Path, root: Path) -> Non
 def test_bytecode_that_would_be_checked_at_each_start_is_found(module: Path) -> None:
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
     [cached] = module.parent.rglob("*.pyc")
-    [found] = installed.stale_bytecode(module.parent, {})
-    assert found == f"{cached} is not marked as unchecked bytecode of this Python"
+    [problem] = installed.stale_bytecode(module.parent, {})
+    assert problem == f"{cached} is not marked as unchecked bytecode of this Python"
 
 
 @pytest.mark.parametrize("name", ["tool-1.0.dist-info", "other-1.0.dist-info"])
 def test_files_of_an_unchanged_wheel_are_not_read(site: Path, root: Path, name: str) -> None:
     (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
     question = {"sites": [str(site)], "changed": [], **NOTHING_ELSE, "unchanged": [name]}
-    found = installed.answer(question, root)["wheels"]
-    assert found == [f"{site}/tool/core.py has other content"] * (name != "tool-1.0.dist-info")
+    problems = installed.answer(question, root)["wheels"]
+    assert problems == [f"{site}/tool/core.py has other content"] * (name != "tool-1.0.dist-info")

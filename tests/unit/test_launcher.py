@@ -77,8 +77,8 @@ class Tree:
         path = self.top / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def state(self, named: str) -> str:
-        path = self.top / "state" / named
+    def state(self, file: str) -> str:
+        path = self.top / "state" / file
         return path.read_text() if path.exists() else ""
 
     def ledger(self) -> dict[str, str]:
@@ -106,9 +106,9 @@ def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
     )
     unit = hashlib.sha256(b"build/x.o").hexdigest()[:16]
     assert unit == name("build/x.o")
-    [(found, text)] = tree.ledger().items()
+    [(compiled, text)] = tree.ledger().items()
     milliseconds, source = text.split()
-    assert (found, source) == (unit, seed)
+    assert (compiled, source) == (unit, seed)
     assert 50 <= int(milliseconds) < 60_000
     assert tree.state("finished") == f"{unit} {milliseconds} compiler {seed}\n"
     assert {p.name for p in (tree.top / "state").iterdir()} == {"finished"}
@@ -159,12 +159,12 @@ GCC = "g++: fatal error: Killed signal terminated program cc1plus"
 NVCC = "nvcc error   : 'ptxas' died due to signal 9 (Kill signal)"
 
 
-@pytest.mark.parametrize("said", [GCC, NVCC])
+@pytest.mark.parametrize("message", [GCC, NVCC])
 def test_a_compiler_that_was_killed_runs_once_more(
-    tree: Tree, said: str, capfd: pytest.CaptureFixture[str]
+    tree: Tree, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What the first one said is not shown: it would look like a lack of memory later on."""
-    once = f'[ -e "$STATE/once" ] || {{ touch "$STATE/once"; echo "{said}" >&2; exit 4; }}'
+    once = f'[ -e "$STATE/once" ] || {{ touch "$STATE/once"; echo "{message}" >&2; exit 4; }}'
     tree.source("x.cpp", f"//run {once}; echo a warning >&2\n")
     assert tree.compile("x.cpp") == 0
     assert len(tree.calls()) == 2
@@ -172,7 +172,7 @@ def test_a_compiler_that_was_killed_runs_once_more(
     assert tree.ledger().keys() == {name("build/x.o")}
     shown = capfd.readouterr().err
     assert "tried again, because the compiler was killed: build/../x.cpp\na warning\n" in shown
-    assert said not in shown
+    assert message not in shown
     assert not list((tree.top / "state").glob("said-*"))
 
 

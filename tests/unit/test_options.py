@@ -125,8 +125,8 @@ def test_what_reads_nothing(tmp_path: Path, files: Mapping[str, str]) -> None:
 
 def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
     write(tmp_path, {CMAKE: 'option(USE_FBGEMM "words" ON)', "setup.py": SETUP})
-    told = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
-    assert told == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
+    refusal = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
+    assert refusal == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
     assert options.refusal(["USE_FBGEMM"], tmp_path) == ""
 
 
@@ -139,8 +139,8 @@ def write(tree: Path, files: Mapping[str, str]) -> None:
 def test_folders_that_features_are_compiled_from(tmp_path: Path) -> None:
     needs = {"fbgemm": "third_party/fbgemm", "kineto": "third_party/kineto"}
     (tmp_path / "third_party" / "kineto").mkdir(parents=True)  # as git leaves a submodule
-    said = options.lack(needs, tmp_path)
-    assert said == (
+    reason = options.lack(needs, tmp_path)
+    assert reason == (
         "lacks third_party/fbgemm, which feature fbgemm is compiled from; third_party/kineto, "
         "which feature kineto is compiled from: fetch it, or leave the feature out"
     )

@@ -40,25 +40,25 @@ def test_first_line_builds_and_runs(run: Callable[..., str]) -> None:
     assert "  assuming 580.65.06, the oldest 580 driver" in rest
 
 
-@pytest.mark.parametrize("there", ["it", "another image", "nothing"])
+@pytest.mark.parametrize("published", ["it", "another image", "nothing"])
 def test_published_image_is_pulled(
-    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, there: str
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, published: str
 ) -> None:
     answer = json.loads(run(*GPU, "--json", "--registry", "ghcr.io/me"))
-    asked = []
+    names = []
 
     def lookup(name: str) -> TagTarget | None:
-        asked.append(name)
-        identifier = answer["id"] if there == "it" else "another"
-        said = labels.read({"io.github.torch-images.id": identifier})
-        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=said)
-        return None if there == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
+        names.append(name)
+        identifier = answer["id"] if published == "it" else "another"
+        image_labels = labels.read({"io.github.torch-images.id": identifier})
+        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=image_labels)
+        return None if published == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
-    first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
-    assert asked == [answer["image"]]
-    assert (first == answer["run"]) == (there == "it")
-    assert (told == f"  {answer['image']} is published") == (there == "it")
+    first, _, line, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
+    assert names == [answer["image"]]
+    assert (first == answer["run"]) == (published == "it")
+    assert (line == f"  {answer['image']} is published") == (published == "it")
 
 
 def test_list_of_gpus(run: Callable[..., str]) -> None:

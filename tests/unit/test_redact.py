@@ -184,11 +184,11 @@ def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.Monk
         secret = url.replace("://", "://me:hunter2@")
         monkeypatch.setenv("UV_DEFAULT_INDEX", secret)
         network = Network(index=f"{secret}/simple", source_mirror=secret)
-        with pytest.raises(NetworkError) as asked, PackageIndex(network) as index:
+        with pytest.raises(NetworkError) as raised, PackageIndex(network) as index:
             index.find(wheel)
         with pytest.raises(NetworkError) as got:
             read(network.mirrored("https://example.org/x"), network)
-        texts = [str(asked.value), str(got.value)]
+        texts = [str(raised.value), str(got.value)]
     for text in texts:
         assert "hunter2" not in text
         assert base64.b64encode(b"me:hunter2").decode() not in text

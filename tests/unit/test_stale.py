@@ -75,7 +75,7 @@ class Engine(FakeEngine):
 class Stand:
     """A run over images whose builds and checks are stand-ins.
 
-    Builds and checks that are in `problems` raise these; each notes its begin in `told`. A built
+    Builds and checks that are in `problems` raise these; each notes its begin in `log`. A built
     image gets a parent image, and a checked one its tag.
     """
 
@@ -85,7 +85,7 @@ class Stand:
         self.config, self.root = config, root
         self.engine = Engine()
         self.run = FakeRunner()
-        self.told: list[str] = []
+        self.log: list[str] = []
         self.problems: dict[str, BaseException] = {}
         locks = root / "locks"
         self.workspace = Workspace(
@@ -113,7 +113,7 @@ class Stand:
 
     def step(self, word: str, image: str) -> None:
         step = f"{word} {image}"
-        self.told.append(step)
+        self.log.append(step)
         if problem := self.problems.get(step):
             raise problem
 
@@ -123,7 +123,7 @@ class Stand:
             workspace=self.workspace,
             engine=self.engine,
             run=self.run,
-            shown=Shown(say=self.told.append),
+            shown=Shown(say=self.log.append),
         )
         before = frozenset(self.engine.tags())
         stale_run = StaleRun(job=job, before=before, machine=MACHINE, today=TODAY)
@@ -211,8 +211,8 @@ def test_a_full_disk_ends_the_run(stand: Stand) -> None:
     done = stand.outcomes(OLDER, RUNTIME, RUNTIME)
     assert [(one.spec.id, one.error) for one in done] == [(OLDER, None), (RUNTIME, error)]
     assert [line.image for line in stand.lines()] == [OLDER]
-    assert stand.told.count(f"build {RUNTIME}") == 1
-    assert "1 more not tried; the next run goes on there" in stand.told
+    assert stand.log.count(f"build {RUNTIME}") == 1
+    assert "1 more not tried; the next run goes on there" in stand.log
 
 
 def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.Mo
         stand.outcomes(OLDER, RUNTIME, RUNTIME)
     interrupted.set()
     assert checked.wait(PATIENCE)
-    assert [line for line in stand.told if line.startswith("build")] == [
+    assert [line for line in stand.log if line.startswith("build")] == [
         f"build {OLDER}",
         f"build {RUNTIME}",
     ]
@@ -279,7 +279,7 @@ def full(stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FullD
 
 
 def freed(stand: Stand) -> list[str]:
-    return [line.partition(";")[0] for line in stand.told if line.startswith("freed disk")]
+    return [line.partition(";")[0] for line in stand.log if line.startswith("freed disk")]
 
 
 def test_parent_images_go_before_layers(stand: Stand, full: FullDisk) -> None:
@@ -314,7 +314,7 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
 
     def prune(ids: Collection[str], _: Runner) -> None:
         assert not stand.engine.tags("torch-images-parent:")
-        stand.told.append(f"pruned {sorted(ids)}")
+        stand.log.append(f"pruned {sorted(ids)}")
         full.enough = 3
 
     step = Record("b", ("a",), "mount / from exec /bin/sh -c /run/build/create-venv")
@@ -322,7 +322,7 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
     monkeypatch.setattr(stale, "forget", prune)
     full.enough = 0
     stand.outcomes(RUNTIME)
-    assert "pruned ['a', 'b']" in stand.told
+    assert "pruned ['a', 'b']" in stand.log
     assert freed(stand) == ["freed disk: 2 parent images, 2 entries of BuildKit's cache, 0 layers"]
 
 
@@ -333,9 +333,9 @@ def test_layers_in_the_cache_are_not_in_the_engine(
     whole = disk_needed(stand.config, [planned(stand.config, stand.root)])
 
     def needed(*words: Any, **options: Any) -> int:
-        found = disk_needed(*words, **options)
-        assert found == whole
-        return found
+        size = disk_needed(*words, **options)
+        assert size == whole
+        return size
 
     monkeypatch.setattr(stale, "disk_needed", needed)
     stand.outcomes(RUNTIME)
@@ -355,5 +355,5 @@ def test_a_full_disk_waits_for_the_image_before(
     monkeypatch.setattr(stale, "wait", wait)
     stand.outcomes(OLDER, RUNTIME)
     assert waits == [OLDER]
-    steps = [line for line in stand.told if line.startswith(("build", "check"))]
+    steps = [line for line in stand.log if line.startswith(("build", "check"))]
     assert steps == [f"{word} {name}" for name in (OLDER, RUNTIME) for word in ("build", "check")]

@@ -29,8 +29,8 @@ class Engine(FakeEngine):
 
     def __init__(self, config: Config, plan: ImagePlan) -> None:
         super().__init__(stored("a", plan.candidate))
-        told = labels.write(config, plan)
-        self.image = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="")
+        image_labels = labels.write(config, plan)
+        self.image = ImageInfo(id=DIGEST, size=1, labels=image_labels, config={}, created="")
 
     def inspect(self, image: str) -> ImageInfo:
         return self.image
@@ -38,8 +38,8 @@ class Engine(FakeEngine):
 
 @pytest.fixture
 def plan(config: Config, root: Path) -> ImagePlan:
-    [found] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
-    return found
+    [planned] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    return planned
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_tag_and_push_need_a_pass_by_the_checks_of_this_checkout(
     if change is not None:
         write_report(replace(report, **change), workspace)  # type: ignore[arg-type]
     if not word:
-        found = identify.verified_image(config, plan.candidate, workspace, engine)
-        assert found.report.digest == DIGEST
+        verified = identify.verified_image(config, plan.candidate, workspace, engine)
+        assert verified.report.digest == DIGEST
         return
     with pytest.raises(VerifyError, match=word):
         identify.verified_image(config, plan.candidate, workspace, engine)

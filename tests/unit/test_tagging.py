@@ -121,9 +121,9 @@ def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -
 def target(digest: str, torch: str, *days: str) -> TagTarget:
     """An image, or an index of images for several platforms, by the days of their inputs."""
     platforms = ("linux/amd64", "linux/arm64")
-    told = labels.read({"io.github.torch-images.torch": torch})
+    parsed = labels.read({"io.github.torch-images.torch": torch})
     images = tuple(
-        Manifest(platform=platform, digest=f"{digest} {platform} {day}", created=day, labels=told)
+        Manifest(platform=platform, digest=f"{digest} {platform} {day}", created=day, labels=parsed)
         for platform, day in zip(platforms, days, strict=False)
     )
     return TagTarget(digest=digest, manifests=images)
@@ -133,7 +133,7 @@ OURS = target("a", "2.11.0", "2026-11-02")
 
 
 @pytest.mark.parametrize(
-    ("held", "state"),
+    ("current", "state"),
     [
         (None, NEW),
         (OURS, THERE),
@@ -146,12 +146,12 @@ OURS = target("a", "2.11.0", "2026-11-02")
         (target("b", "2.11.0", "2026-11-02"), MOVES),  # of one day, the one that is pushed
     ],
 )
-def test_a_floating_tag_only_moves_forward(held: TagTarget | None, state: str) -> None:
-    assert move("r/o/t:sm120", OURS, held).state == state
+def test_a_floating_tag_only_moves_forward(current: TagTarget | None, state: str) -> None:
+    assert move("r/o/t:sm120", OURS, current).state == state
 
 
 @pytest.mark.parametrize(
-    ("ours", "held", "state"),
+    ("ours", "current", "state"),
     [
         (("2", "3"), ("2", "2"), MOVES),
         (("2", "2"), ("2", "3"), STAYS),
@@ -161,16 +161,16 @@ def test_a_floating_tag_only_moves_forward(held: TagTarget | None, state: str) -
     ],
 )
 def test_an_index_moves_forward_platform_by_platform(
-    ours: tuple[str, ...], held: tuple[str, ...], state: str
+    ours: tuple[str, ...], current: tuple[str, ...], state: str
 ) -> None:
-    assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *held)).state == state
+    assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *current)).state == state
 
 
 def test_namespace_of_valid_and_invalid_names(config: Config) -> None:
-    for named in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
-        assert namespace(config, named) == (named.rstrip("/") or "ghcr.io/torch-images")
+    for text in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
+        assert namespace(config, text) == (text.rstrip("/") or "ghcr.io/torch-images")
     assert namespace(config, "GHCR.io/MyOrg") == "ghcr.io/myorg"
-    for named in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "g x/x"):
+    for text in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "g x/x"):
         with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
-            namespace(config, named)
+            namespace(config, text)
         assert "pass" not in str(caught.value)

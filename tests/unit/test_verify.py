@@ -54,8 +54,8 @@ def report(*checks: Check) -> VerifyReport:
 
 def test_parse_junit() -> None:
     """A message that pytest shortened comes whole, from the traceback."""
-    found = parse_junit(JUNIT, "image")
-    assert [(c.name, c.outcome, c.message) for c in found.checks] == [
+    parsed = parse_junit(JUNIT, "image")
+    assert [(c.name, c.outcome, c.message) for c in parsed.checks] == [
         ("image/test_files/test_owners", "passed", ""),
         ("image/test_metadata/test_label[a.b]", "failed", "assert 'x' == 'y'"),
         ("image/test_arch/test_flags[12.0]", "passed", ""),
@@ -63,7 +63,7 @@ def test_parse_junit() -> None:
         ("image/test_gpu/test_e", "failed", "boom"),
         ("image/test_gpu/test_l", "failed", "assert 1 == 2"),
     ]
-    assert found.observed == {"arch 12.0": "native sm_120"}
+    assert parsed.observed == {"arch 12.0": "native sm_120"}
 
 
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
@@ -133,9 +133,9 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
 def test_a_report_of_the_same_checks_and_claim_is_used_again(
     verified: Callable[..., VerifyReport],
 ) -> None:
-    found = verified()
-    assert found.passed
-    assert found.observed == {"cuda": "13.0"}
+    outcome = verified()
+    assert outcome.passed
+    assert outcome.observed == {"cuda": "13.0"}
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_programs_run_until_they_pass(
     verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the next image with the same torch and Python need not run them."""
-    asked: list[bool] = []
+    runs: list[bool] = []
     outcomes = ["failed", "passed", "failed"]
 
     def examine(_: Subject, *, programs: bool, **__: object) -> SuiteResult:
-        asked.append(programs)
+        runs.append(programs)
         check = Check(name="programs/test_a/test_x", outcome=outcomes.pop(0), seconds=1.0)
         return SuiteResult(checks=(check,), observed={}, processor_seconds=1000.0)
 
     monkeypatch.setattr("torch_images.verify.verify.examine", examine)
     reports = [verified(reuse=False, fresh=fresh) for fresh in (False, True, True)]
-    assert asked == [True, True, False]
+    assert runs == [True, True, False]
     assert [report.passed for report in reports] == [False, True, False]
     assert 1000 <= reports[0].processor_seconds < 1100
 
@@ -240,8 +240,8 @@ def test_identify_ignores_a_candidate_with_a_longer_name(config: Config, root: P
         stored("b", f"torch-images-candidate:{compat.id}", **{labels.ID: compat.id}),
     )
     workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
-    found = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
-    assert found == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
+    names = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
+    assert names == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
 def test_identify_an_image_that_is_not_built(config: Config, root: Path) -> None:

@@ -35,14 +35,14 @@ def test_members_are_what_was_written(
 ) -> None:
     with WheelZip(written(tmp_path / "w.whl", *members, method=method)) as wheel:
         streams = [wheel.open(f"member{number}") for number in range(len(members))]
-        found = [b""] * len(streams)
+        contents = [b""] * len(streams)
         for _ in range(4000):  # members are read in turns: each keeps its own place
             pieces = [stream.read(size) for stream in streams]
             if not any(pieces):
                 break
-            found = [one + more for one, more in zip(found, pieces, strict=True)]
+            contents = [one + more for one, more in zip(contents, pieces, strict=True)]
             size += 4096
-        assert found == members
+        assert contents == members
         assert [wheel.read(name) for name in wheel.namelist()] == members
 
 

@@ -219,9 +219,9 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     repository, tools = tmp_path / "repository", tmp_path / "tools"
     for folder in (repository / "locks", repository / "scripts", tools):
         folder.mkdir(parents=True)
-    named = {repository / "inv": 'echo "inv $*" >>"$CALLS"\necho "${ANSWER:-}"\n'}
-    named[tools / "gh"] = 'echo "gh $*" >>"$CALLS"\n[[ $* != "release list"* ]] || echo "$LAST"\n'
-    for path, text in named.items():
+    files = {repository / "inv": 'echo "inv $*" >>"$CALLS"\necho "${ANSWER:-}"\n'}
+    files[tools / "gh"] = 'echo "gh $*" >>"$CALLS"\n[[ $* != "release list"* ]] || echo "$LAST"\n'
+    for path, text in files.items():
         path.write_text(f"#!/usr/bin/env bash\n{text}")
         path.chmod(0o755)
     for name in ("commit-to-branch", "lock-changes", "open-pull-request"):
@@ -288,10 +288,10 @@ def test_nothing_is_released_after_a_failure(
     [step] = [
         s for s in steps(GITHUB / "workflows" / "release.yml") if "RESULTS" in s.get("env", {})
     ]
-    said = step["env"]["RESULTS"]
+    template = step["env"]["RESULTS"]
     for name, result in (("matrix", matrix_), ("image", image), ("reproduce", again)):
-        said = said.replace(f"${{{{ needs.{name}.result }}}}", result)
-    assert runner(step["run"], COUNT=count, RESULTS=said).returncode == code
+        template = template.replace(f"${{{{ needs.{name}.result }}}}", result)
+    assert runner(step["run"], COUNT=count, RESULTS=template).returncode == code
 
 
 @pytest.mark.parametrize(
