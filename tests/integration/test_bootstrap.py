@@ -37,14 +37,14 @@ BaseMaker(cache=cache, resolver=resolver).base(base, read(DebLock, locks / "base
 """
 
 
-def processes(said: Callable[[Path], bytes], word: Path) -> list[Path]:
+def processes(read: Callable[[Path], bytes], word: Path) -> list[Path]:
     """The processes of which something has a path in it."""
-    found = []
+    folders = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends, or is another user's
-            if os.fsencode(word) in said(folder):
-                found.append(folder)
-    return found
+            if os.fsencode(word) in read(folder):
+                folders.append(folder)
+    return folders
 
 
 def mounts(process: Path) -> bytes:

@@ -109,7 +109,7 @@ def test_a_container_gets_the_devices_that_were_named(cdi: Cdi) -> None:
 
 def test_what_the_engine_refuses_is_said_with_a_hint(cdi: Cdi) -> None:
     """A file of a driver that was replaced, and a device that no spec has."""
-    for name, said in (
+    for name, message in (
         ("gone", f'error mounting "{cdi.folder}/libcuda.so.570.86.15"'),
         ("7", f"CDI device injection failed: unresolvable CDI devices {KIND}=7"),
     ):
@@ -117,6 +117,6 @@ def test_what_the_engine_refuses_is_said_with_a_hint(cdi: Cdi) -> None:
         with pytest.raises(EngineError) as caught, cdi.engine.container(IMAGE, **options):
             pass
         assert caught.value.message.startswith(
-            f"the engine cannot give the container a GPU: {said[:100]}"
+            f"the engine cannot give the container a GPU: {message[:100]}"
         )
         assert "`nvidia-ctk cdi generate" in caught.value.hint

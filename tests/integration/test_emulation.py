@@ -75,8 +75,8 @@ def nowhere(engine: Engine) -> Iterator[str]:
 def test_the_machine_is_ready(emulator: None) -> None:
     check_platform(FOREIGN)
     # mmdebstrap asks this before it makes a base.
-    asked = ["arch-test", FOREIGN.architecture]
-    assert subprocess.run(asked, check=False, capture_output=True).returncode == 0
+    probe = ["arch-test", FOREIGN.architecture]
+    assert subprocess.run(probe, check=False, capture_output=True).returncode == 0
     # It is quiet where nothing is to be done.
     command = [str(ROOT / "scripts/setup-engine"), "--platform", FOREIGN.name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -30,15 +30,15 @@ def reaching(
 ) -> Iterator[str]:
     """Our image, which also knows how this machine reaches the index. So examples build unchanged."""
     network, folder = workspace.network, tmp_path_factory.mktemp("reaching")
-    told = dict(network.proxies)
+    variables = dict(network.proxies)
     if network.index:
-        told |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
+        variables |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
     lines = [f"FROM {image}"]
     if network.ca_bundle:
         shutil.copy(network.ca_bundle, folder / "ca.crt")
         lines.append("COPY --chmod=644 ca.crt /etc/ssl/reaching.crt")
-        told |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/etc/ssl/reaching.crt")
-    lines += [f'ENV {name}="{value}"' for name, value in told.items()]
+        variables |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/etc/ssl/reaching.crt")
+    lines += [f'ENV {name}="{value}"' for name, value in variables.items()]
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
     tag = f"{TESTS}:reaching"
     done = docker("buildx", "build", "--load", f"--tag={tag}", str(folder))
@@ -94,9 +94,9 @@ def test_an_environment_on_top(
     """It has torch from the image, and a package of its own."""
     mine = {"environment": ("einops", "/opt/mine/"), "project": ("accelerate", "/project/.venv/")}
     name, folder = mine[request.node.callspec.params["example"]]
-    torch, _, found = shown(engine, example, name)
+    torch, _, location = shown(engine, example, name)
     assert torch == TORCH
-    assert found.startswith(folder)
+    assert location.startswith(folder)
     assert shown(engine, example, "torch")[2].startswith("/opt/venv/lib/")
 
 
@@ -132,10 +132,10 @@ def test_a_volume_keeps_what_was_compiled(example: str) -> None:
     words += [f"--volume={DERIVE}:/workspace:ro", example, "python", "/workspace/compiled.py"]
     docker("volume", "rm", volume)
     try:
-        said = [docker(*words).stdout.splitlines()[-1] for _ in range(2)]
+        lines = [docker(*words).stdout.splitlines()[-1] for _ in range(2)]
     finally:
         docker("volume", "rm", volume)
-    assert said == ["compiled", "from the cache"]
+    assert lines == ["compiled", "from the cache"]
 
 
 @pytest.mark.parametrize("example", ["user"], indirect=True)

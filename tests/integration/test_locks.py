@@ -43,8 +43,8 @@ def fresh(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 @pytest.fixture
 def snapshot() -> Iterator[tuple[str, list[str]]]:
     """A snapshot archive that answers, and has nothing; its root, and the paths it is asked for."""
-    with web_server({}) as (url, asked):
-        yield f"{url}/archive", asked
+    with web_server({}) as (url, paths):
+        yield f"{url}/archive", paths
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_a_package_that_no_archive_has_is_refused(
         "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
         "`invoke lock --select base-trixie`, or name a mirror in TORCH_IMAGES_MIRROR"
     )
-    [asked] = snapshot[1]
-    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", asked)
+    [path] = snapshot[1]
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", path)
     check = invoke("lock", "--check", "--select", "base-trixie", cwd=folder)
     assert check.returncode == 3
     assert f"  vanished  tini 0.0 -> {tini(fresh)}" in check.stdout

@@ -122,7 +122,7 @@ def broken(
 
 @pytest.mark.parametrize("check", BREAKAGES.values())
 def test_a_broken_promise_is_named(broken: VerifyReport, check: str) -> None:
-    assert check in {found.name for found in broken.failed}
+    assert check in {failure.name for failure in broken.failed}
 
 
 @pytest.mark.parametrize("path", [SANDBOX, ZEN])
@@ -148,10 +148,10 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     [wrong] = plan_images(config, [spec], workspace.root, workspace.locks)
     info = engine.inspect(narrow.digest)
     modules = ("test_arch", "test_versions", "test_features")
-    wanted = claim(config, wrong)
-    wanted["features"] = [*wanted["features"], "fbgemm-genai"]
+    claimed = claim(config, wrong)
+    claimed["features"] = [*claimed["features"], "fbgemm-genai"]
     job = Job(config=config, workspace=workspace, engine=engine, run=runner)
-    subject = Subject(job=job, info=info, claim=wanted)
+    subject = Subject(job=job, info=info, claim=claimed)
     checks = inside(subject, "container", [f"{name}.py" for name in modules]).checks
     checks += outside(subject, ["test_metadata.py"]).checks
     failed = {check.name for check in checks if check.outcome == "failed"}

@@ -100,13 +100,13 @@ def test_orphans_are_reaped(image: str, engine: Engine) -> None:
 def test_segments_are_expandable_where_processes_can_share_them(image: str, engine: Engine) -> None:
     """Docker's seccomp profile denies pidfd_getfd without SYS_PTRACE, and torch needs it then."""
     code = "import os, torch; print(os.environ.get('PYTORCH_ALLOC_CONF'))"
-    for more, found in (
+    for more, value in (
         ({}, "None"),
         ({"user": "12345"}, "None"),
         ({"ipc_mode": "host"}, "None"),
         ({"cap_add": ["SYS_PTRACE"]}, "expandable_segments:True"),
     ):
-        assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{found}\n"
+        assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{value}\n"
 
 
 @pytest.mark.parametrize("more", [{"init": True}, {"pid_mode": "host"}], ids=str)
