@@ -80,9 +80,7 @@ def test_a_home_that_cannot_be_written_is_one_in_tmp(image: str, engine: Engine)
     assert done.output == f"{home}\n"
 
 
-def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
-    image: str, engine: Engine
-) -> None:
+def test_compile_read_only_without_a_home_or_the_entrypoint(image: str, engine: Engine) -> None:
     done = engine.run(
         image,
         "-c",
@@ -108,7 +106,7 @@ CLOSED = (
     [({"/tmp": ""}, [NOEXEC]), ({}, [CLOSED]), ({"/tmp": "exec"}, [])],
     ids=["noexec", "read-only", "exec"],
 )
-def test_what_needs_a_mount_option_is_said(
+def test_complaint_about_mount_options(
     image: str, engine: Engine, mounts: dict[str, str], lines: list[str]
 ) -> None:
     options = facts(read_only=True, tmpfs=mounts)

@@ -91,7 +91,7 @@ def test_both_have_the_same_bytecode(both: Both) -> None:
     assert all("linux-gnu" in path for path in others), others  # named after the processor
 
 
-def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -> None:
+def test_build_in_an_emulator_is_reproducible(both: Both, tmp_path: Path) -> None:
     """From nothing, the base included: the digest is equal."""
     env = {**both.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
     words = (*BUILD, *SMALL, "--platform", FOREIGN.name, "--no-cache")

@@ -92,7 +92,7 @@ def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..
     assert images(engine) == before
 
 
-def test_a_disk_that_fills_up_while_the_base_is_made(
+def test_base_on_a_full_disk(
     built: Built,
     config: Config,
     small_disk: Path,

@@ -112,7 +112,7 @@ def test_a_killed_bootstrap_leaves_no_mount(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
-def test_nothing_goes_where_something_is_mounted(tmp_path: Path) -> None:
+def test_remove_tree_keeps_what_is_mounted(tmp_path: Path) -> None:
     """A mount of the same file system, too, which has no other device number."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()

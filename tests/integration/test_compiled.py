@@ -160,7 +160,7 @@ def tables(compiling: Compiling, size: int, start: int) -> None:
     compiling.commit()
 
 
-def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) -> None:
+def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
     output = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
     torch, triton = sorted((tmp_path / "dist").glob("*.whl"))
     commit = (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
@@ -288,7 +288,7 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) -> None:
+def test_lock_has_the_downloads_of_triton(compiling: Compiling, tmp_path: Path) -> None:
     done = compiling.invoke("lock", "--select", "source-fork")
     assert (done.returncode, done.stdout) == (0, "source-fork: unchanged\n")
     compiling.wheels("--arch", "12.0", output=tmp_path / "dist")

@@ -99,7 +99,7 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
 @pytest.mark.parametrize(
     "tool", [pytest.param(t, marks=() if t == "pip" else pytest.mark.slow) for t in COMMANDS]
 )
-def test_what_is_installed_on_top_keeps_torch(
+def test_install_on_top_keeps_torch(
     image: str, engine: Engine, workspace: Workspace, tool: str
 ) -> None:
     before = look(engine, image)
@@ -142,9 +142,7 @@ def within(container: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("tool", ASKS)
-def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
-    resting: str, tool: str
-) -> None:
+def test_install_refuses_a_release_for_another_torch(resting: str, tool: str) -> None:
     done = within(resting, *ASKS[tool].split(), "torchvision==0.25.0")
     output = done.stdout + done.stderr
     assert done.returncode != 0
@@ -160,7 +158,7 @@ def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
         "UV_SYSTEM_PYTHON=1",
     ],
 )
-def test_uv_keeps_torch_whatever_its_environment(resting: str, words: str) -> None:
+def test_uv_keeps_torch_in_any_environment(resting: str, words: str) -> None:
     """Debian's Python takes no packages, and says where they belong."""
     within(resting, "sh", "-c", "echo einops==0.7.0 >/tmp/own.txt")
     done = within(resting, "env", *words.split(), *ASKS["uv"].split(), "torch==2.13.0")
@@ -182,7 +180,7 @@ def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
     assert "0+not.beside.nvidia.nccl.cu13" in done.stdout + done.stderr
 
 
-def test_a_library_that_was_replaced_is_said_and_put_back_by_what_it_says(resting: str) -> None:
+def test_torch_info_shows_how_to_restore_a_library(resting: str) -> None:
     lifted = ("env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "nvidia-nccl-cu12==2.26.2")
     assert within(resting, *lifted).returncode == 0
     line = within(resting, "torch-info").stdout.splitlines()[0]
@@ -273,7 +271,7 @@ def test_pip_works_for_an_id_without_a_name(image: str, workspace: Workspace) ->
         assert "lack sys.path precedence to torch in /opt/venv" in done.stderr
 
 
-def test_a_repository_with_a_folder_bin_is_copied_and_any_user_writes_there(
+def test_workspace_takes_a_folder_bin_and_any_user(
     image: str, engine: Engine, tmp_path: Path
 ) -> None:
     """In "/", `COPY . .` failed at the link /bin, and no other user could write."""

@@ -111,7 +111,7 @@ def test_a_build_for_the_other_processor(foreign: str, tmp_path: Path) -> None:
     assert f"it is {FOREIGN.machine}" in done.stderr
 
 
-def test_what_nothing_emulates_is_one_line(nowhere: str, engine: Engine) -> None:
+def test_run_without_emulation_is_one_line(nowhere: str, engine: Engine) -> None:
     says = (
         "^the image is for another processor than the engine's: exec /bin/s.*: exec format error;"
     )

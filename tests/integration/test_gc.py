@@ -54,7 +54,7 @@ def space(engine: Engine, runner: Runner, tmp_path: Path) -> Iterator[Workspace]
         engine.untag(name)
 
 
-def test_what_users_derive_is_never_ours(space: Workspace, engine: Engine) -> None:
+def test_ours_omits_derived_images(space: Workspace, engine: Engine) -> None:
     """It has all labels of ours. `gc --images` would remove it at once, however new."""
     derived = {name: engine.inspect(name).id for name in (COMMIT, *DERIVED)}
     digest = engine.inspect(BUILT).id

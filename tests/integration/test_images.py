@@ -116,9 +116,7 @@ def test_building_again_changes_nothing(built: Built) -> None:
     assert [image["digest"] for image in json.loads(done.stdout)] == [built.digest]
 
 
-def test_an_image_that_lost_its_tag_is_found(
-    engine: Engine, runner: Runner, tmp_path: Path
-) -> None:
+def test_ours_lists_untagged_images(engine: Engine, runner: Runner, tmp_path: Path) -> None:
     """`invoke gc --images` removes what newer builds have left without a name."""
     names = ("torch-images-test:old", "torch-images-test:new")
 

@@ -66,7 +66,7 @@ def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Pat
     assert sorted(names[0]) == sorted(names[1])
 
 
-def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
+def test_output_equals_that_of_a_clone(command: Path, tmp_path: Path) -> None:
     for words in (("matrix", "--json"), (*PICK, "--json"), ("render", DEFAULT)):
         done = run(command, tmp_path, *words)
         assert (done.returncode, done.stderr) == (0, "")
@@ -79,7 +79,7 @@ def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
+def test_site_is_written(command: Path, tmp_path: Path) -> None:
     done = run(command, tmp_path, "site")
     assert (done.returncode, done.stderr) == (0, "")
     site = tmp_path / "build" / "site"
@@ -97,7 +97,7 @@ def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
     assert f"--file={tmp_path}/build/.bake-XXXXXX/docker-bake.json" in here.stdout
 
 
-def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
+def test_verbs_that_need_a_clone_are_refused(command: Path, tmp_path: Path) -> None:
     for verb in ("test", "docs"):
         done = run(command, tmp_path, verb)
         assert done.returncode == 2

@@ -95,7 +95,7 @@ def test_a_build_starts_from_it(
         engine.untag(name)
 
 
-def test_it_can_be_pruned(
+def test_remove_prunes_a_parent_image(
     parents: ParentImages, layers: Layers, engine: Engine, tmp_path: Path
 ) -> None:
     [context] = contexts(parents, {"x": layers}).values()
@@ -106,7 +106,7 @@ def test_it_can_be_pruned(
     assert engine.digest(name) is None
 
 
-def test_nothing_is_left_of_one_that_broke_off(
+def test_contexts_leave_nothing_after_a_failure(
     parents: ParentImages, layers: Layers, engine: Engine
 ) -> None:
     """A layer that fails while the others are handed over; the engine takes the next one."""

@@ -239,7 +239,7 @@ def test_ssh_with_another_key(image: str, client: Client) -> None:
     ],
     ids=["none", "broken"],
 )
-def test_without_a_key_there_is_no_sshd(
+def test_pod_without_a_key_has_no_sshd(
     image: str, client: Client, env: dict[str, str], message: str
 ) -> None:
     with pod(image, "no JupyterLab", env=env) as name:

@@ -168,7 +168,7 @@ exec setpriv --reuid=12345 --regid=12345 --groups="$groups" -- "$@"
 """
 
 
-def test_nothing_but_the_inputs_matters(small: Small, original: str) -> None:
+def test_build_depends_only_on_its_inputs(small: Small, original: str) -> None:
     """Another folder, deeper, with spaces, through a link, its files made in another order; another
     user, environment, umask and host name; a host without Debian's keys; one processor; no cache of
     any kind: the digest is the same.
@@ -267,7 +267,7 @@ def test_small_layers_hold_the_same(small: Small, original: str, engine: Engine)
 
 
 @pytest.mark.slow
-def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_path: Path) -> None:
+def test_reproduce_names_a_date_in_a_layer(small: Small, engine: Engine, tmp_path: Path) -> None:
     planted = clone(small, tmp_path / "planted")
     replace(
         planted.folder,

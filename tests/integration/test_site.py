@@ -149,7 +149,7 @@ def test_a_search_narrows_the_list_of_images(page: Browser) -> None:
     assert page.text(count) == f"{len(shown)} of {len(names)} rows, without regard to nothing"
 
 
-def test_all_of_it_works_by_keyboard(page: Browser) -> None:
+def test_page_works_by_keyboard(page: Browser) -> None:
     """From the first Tab to the answer."""
     page.tab_to("Skip to the content", most=1)
     page.press(ENTER)
@@ -164,7 +164,7 @@ def test_all_of_it_works_by_keyboard(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 700, 900, 1000, 1400])
-def test_nothing_is_clipped(page: Browser, site: Path, width: int) -> None:
+def test_page_clips_nothing(page: Browser, site: Path, width: int) -> None:
     """Neither what was typed nor what is said has more width than its place."""
     page.show(width=width)
     clipped = """
@@ -194,7 +194,7 @@ def test_a_phone_shows_the_answer_first(page: Browser) -> None:
     assert max(places) < 844
 
 
-def test_it_is_whole_without_scripts(page: Browser, site: Path) -> None:
+def test_page_without_scripts(page: Browser, site: Path) -> None:
     expected = every(page)
     page.scripts(run=False)
     try:
@@ -223,7 +223,7 @@ def test_axe_finds_nothing(page: Browser, axe: str, width: int, scheme: str) -> 
     assert [rule for rule, *_ in page.violations(axe)] == ["label"]
 
 
-def test_it_asks_nothing_of_any_server(page: Browser, site: Path) -> None:
+def test_page_requests_only_files(page: Browser, site: Path) -> None:
     urls = page.requested()
     assert {Path(url).name for url in urls} == {"index.html", "filter.js", "style.css"}
     assert {url.partition(":")[0] for url in urls} == {"file"}

@@ -169,9 +169,7 @@ def test_a_volume_where_torch_keeps_its_code_stays_in_use(
 @pytest.mark.parametrize(
     ("group", "mode", "own"), [(OTHER, 0o775, True), (OTHER, 0o777, False), (0, 0o775, False)]
 )
-def test_kernels_that_were_made_with_umask_002_stay_in_use(
-    folder: Path, group: int, mode: int, own: bool
-) -> None:
+def test_changes_keeps_kernels_of_umask_002(folder: Path, group: int, mode: int, own: bool) -> None:
     """The next start sent Triton elsewhere, without a word, where each kernel is compiled anew."""
     shared = make_folder(folder, "tmp", 0o1777)
     path = Path(make_folder(Path(shared), ".triton", mode))
@@ -181,7 +179,7 @@ def test_kernels_that_were_made_with_umask_002_stay_in_use(
 
 
 @ROOT_ONLY
-def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
+def test_changes_adds_the_users_bin_to_path(folder: Path) -> None:
     """Not in a home that others can write, and not before the image's own."""
     home, path = make_folder(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
     env = {"TMPDIR": make_folder(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
@@ -305,7 +303,7 @@ def test_a_python_starts_in_a_folder_that_was_removed(
 
 
 @ROOT_ONLY
-def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
+def test_changes_creates_torchs_folder_first(folder: Path) -> None:
     shared, home = make_folder(folder, "tmp", 0o1777), make_folder(folder, "home", 0o777)
     for _ in range(2):  # it stays
         assert ask({"TMPDIR": shared, "HOME": home, "USER": "me"})[0] == {}
@@ -314,7 +312,7 @@ def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_whoever_plants_every_folder_gets_nothing(folder: Path) -> None:
+def test_changes_ignores_planted_folders(folder: Path) -> None:
     shared = make_folder(folder, "tmp", 0o1777)
     program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
     program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{shared}"')

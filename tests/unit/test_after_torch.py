@@ -89,7 +89,7 @@ def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple
         *("plain", "asked for first", "another finder", "an old finder", "threads"),
     ],
 )
-def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) -> None:
+def test_tf32_is_set_after_the_import(tmp_path: Path, before: str) -> None:
     assert run(tmp_path, f"{before}\n{SHOW}") == ("True 1\n", "")
 
 
@@ -104,7 +104,7 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
     ],
     ids=str,
 )
-def test_what_the_user_sets_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_tf32_of_the_user_stays(tmp_path: Path, environ: dict[str, str]) -> None:
     assert run(tmp_path, SHOW, **environ)[0].split()[0] == "False"
 
 

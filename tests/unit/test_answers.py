@@ -76,7 +76,7 @@ def test_rows_agree_with_pick(
                 assert picked(gpu, driver, platform) == expected, (gpu, driver, platform)
 
 
-def test_one_row_for_each_gpu_platform_and_branch(
+def test_rows_once_per_gpu_platform_and_branch(
     rows: list[Row], config: Config, compat: answers.Compat
 ) -> None:
     gpu_names = {name for a in config.architectures for name in (*a.gpus, *a.geforce)}

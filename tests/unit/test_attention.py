@@ -119,7 +119,7 @@ def pairs(row: dict[str, Any], step: str) -> list[dict[str, float]]:
     return [row["pairs"][name] for name in STEPS[step]]
 
 
-def test_nothing_of_a_grid_is_taken_that_is_slower(rules: ModuleType) -> None:
+def test_faster_takes_nothing_slower_in_a_grid(rules: ModuleType) -> None:
     """By its median, or where its turns spread widely, by its lower quartile."""
     count = 0
     for place, row in grid_rows():
@@ -146,7 +146,7 @@ def test_nothing_of_a_grid_is_taken_that_is_slower(rules: ModuleType) -> None:
         ("backward", (9, 0), "9.19", 96, 1023, 1e12, False),
     ],
 )
-def test_where_the_rules_end(
+def test_faster_at_the_limits_of_the_rules(
     rules: ModuleType,
     step: str,
     capability: tuple[int, int],

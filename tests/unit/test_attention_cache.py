@@ -85,7 +85,7 @@ def checksum(file: Path) -> str:
 
 
 @pytest.mark.parametrize("damage", ["", "A torn fil"])
-def test_a_damaged_file_is_compiled_again_and_said_once(
+def test_compile_damaged_file_again_with_one_warning(
     kept: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     """It is never loaded: machine code of which a part is zeros ends the process."""

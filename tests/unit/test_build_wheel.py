@@ -113,7 +113,7 @@ def built(tmp_path: Path, text: str, version: str = "3.7.1") -> Path:
         ),
     ],
 )
-def test_what_is_not_finished(
+def test_finish_refuses_incomplete_wheels(
     step: ModuleType,
     finishing: dict[str, Any],
     tmp_path: Path,

@@ -42,7 +42,7 @@ def test_every_file_is_compiled_to_what_it_says(root: Path, tree: Path) -> None:
     assert names == {(f"f{number}",) for number in range(5)}
 
 
-def test_it_is_equal_on_one_processor_and_under_other_seeds(root: Path, tree: Path) -> None:
+def test_compile_bytecode_on_one_processor_and_with_other_seeds(root: Path, tree: Path) -> None:
     first = compiled(root, tree, PYTHONHASHSEED="7")
     for cache in tree.rglob("__pycache__"):
         shutil.rmtree(cache)

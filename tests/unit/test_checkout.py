@@ -93,7 +93,7 @@ def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
     assert fetches[0][-2:] == ["origin", tree.commit]  # it need not be the newest
 
 
-def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path) -> None:
+def test_with_tree_caches_a_local_tree(nested: Path, tmp_path: Path) -> None:
     """Its lock says "local" and no folder, so what is compiled comes from the cache."""
     run, network = Watched(), Network(source_mirror="https://mirror")
     tree = Tree(repository=URL, commit=COMMIT, version="1")
@@ -143,7 +143,7 @@ def test_a_commit_that_a_repository_lacks(tmp_path: Path, stderr: str) -> None:
 
 
 @pytest.mark.parametrize(("word", "whole"), [("fetch", "--tags"), ("update", "--jobs=8")])
-def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
+def test_check_out_fetches_all_without_single_commits(
     tmp_path: Path, word: str, whole: str
 ) -> None:
     run = Failing(word, "no", times=1)
@@ -178,7 +178,7 @@ def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) 
         ("/no@n/e", "/no@n/e has no commit at all"),
     ],
 )
-def test_what_names_no_tree(text: str, problem: str) -> None:
+def test_parse_refuses_invalid_trees(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         checkout.parse(text, FakeRunner({"git": (128, "")}))
     assert "secret" not in str(caught.value)
@@ -191,7 +191,7 @@ def test_a_tree_at_no_url_is_one_line_without_the_password(url: str) -> None:
     assert "u:p" not in str(caught.value)
 
 
-def test_what_a_user_or_a_lock_names_is_no_option(tmp_path: Path) -> None:
+def test_parse_and_check_out_end_the_options_of_git(tmp_path: Path) -> None:
     run = FakeRunner({"git": (0, COMMIT)})
     checkout.parse("/x@--git-dir", run)
     assert run.commands[0][-2:] == ["--end-of-options", "--git-dir^{commit}"]
@@ -221,7 +221,7 @@ def with_tree(text: str, cache: Path, run: Runner) -> Tree:
     return checkout.with_tree(TREE, text, cache=cache, network=Network(), run=run)
 
 
-def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
+def test_with_tree_uses_the_cache(tmp_path: Path) -> None:
     folder = tmp_path / f"sources/torch-{COMMIT}/tree"
     folder.mkdir(parents=True)
     run = FakeRunner()

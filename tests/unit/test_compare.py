@@ -97,7 +97,7 @@ def put(**fields: Any) -> Change:
         (put(uname="somebody"), "", "encoding"),
     ],
 )
-def test_a_changed_file_is_found(tmp_path: Path, change: Change, path: str, kind: str) -> None:
+def test_compare_names_a_changed_file(tmp_path: Path, change: Change, path: str, kind: str) -> None:
     one = image(tmp_path / "1", layer(), layer())
     two = image(tmp_path / "2", layer(), layer(change))
     assert differences(one, two) == [(2, path, kind)]

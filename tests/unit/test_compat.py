@@ -34,7 +34,7 @@ LOCK = lock_of(DEB)
 FILES = {f"/{LOCK.debs[0].path}": DEB}
 
 
-def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> None:
+def test_prepare_fetches_once_and_reads_the_note(config: Config, tmp_path: Path) -> None:
     with web_server(FILES) as (url, paths):
         network = Network(compat_mirror=url)
         for _ in range(2):
@@ -45,7 +45,7 @@ def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("compression", ["xz", "zst"])
-def test_the_note_is_found_however_the_package_is_packed(
+def test_prepare_reads_the_note_with_any_compression(
     config: Config, tmp_path: Path, compression: str
 ) -> None:
     data = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]), compression)

@@ -225,7 +225,7 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
     assert "secret" not in str(ended)
 
 
-def test_what_ninja_would_compile(builder: Builder) -> None:
+def test_planned_units_of_ninja(builder: Builder) -> None:
     tree = builder.top / "origin"
     planned = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
     assert planned.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
@@ -271,7 +271,7 @@ def test_a_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[
         ((0, 50, 0), 0, "50 of an unknown number of units, 0 from the cache"),
     ],
 )
-def test_how_far_it_is(count: tuple[int, int, int], hits: int, line: str) -> None:
+def test_progress_line(count: tuple[int, int, int], hits: int, line: str) -> None:
     planned, passed, known = count
     counted = progress.Count(planned=planned, passed=passed, known=known)
     assert progress.line(counted, hits, 600) == line

@@ -97,9 +97,7 @@ def test_a_new_extra_changes_no_other_image(config: Config, root: Path) -> None:
     assert companions(replace(config, companions=()), own) == {"new": "1.0"}
 
 
-def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(
-    config: Config, root: Path
-) -> None:
+def test_constraints_pin_a_compiled_torch_without_companions(config: Config, root: Path) -> None:
     pinned = pins(config, root, source="fork", cuda="13.0")
     assert pinned["torch"] == "2.12.0a0+gita58677f.cu130"
     assert pinned["triton"] == "3.7.1+git5d6048a"

@@ -43,14 +43,14 @@ def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None
     assert draft(new.locks, room).changed() == ()
 
 
-def test_nothing_changes_if_one_file_cannot_be_written(new: Draft, tmp_path: Path) -> None:
+def test_put_changes_nothing_if_a_write_fails(new: Draft, tmp_path: Path) -> None:
     before = content(new.locks)
     with pytest.raises(FileNotFoundError):
         new.put({tmp_path / "absent" / "images.yaml": ("", "edited")})
     assert content(new.locks) == before
 
 
-def test_what_another_run_writes_meanwhile_stays(new: Draft) -> None:
+def test_put_keeps_files_of_another_run(new: Draft) -> None:
     (new.locks / "c.json").write_text("theirs")
     (new.locks / "e.json").write_text("theirs")
     new.put({})

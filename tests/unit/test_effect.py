@@ -154,9 +154,7 @@ def apply(root: Path, choice: Choice, ldconfig: Callable[[], bool], **environ: s
     return effect.apply(choice, HOST, root, environ, "/opt/cuda-compat", ldconfig=ldconfig)
 
 
-def test_who_may_not_write_uses_what_root_chose_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_without_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
@@ -171,7 +169,7 @@ def test_who_may_not_write_uses_what_root_chose_or_the_environment(
     assert result == (effect.ENVIRONMENT, both(HOSTS, f"{HOSTS}:/mine"))
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+def test_apply_writes_through_no_link(tmp_path: Path) -> None:
     """Of another image's layer, say, to a file that is not there. A pipe would be waited for."""
     conf = laid_out(tmp_path, Case(choice=TAKE, how=""))
     conf.symlink_to(tmp_path / "elsewhere")

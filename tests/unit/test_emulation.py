@@ -204,7 +204,7 @@ def test_a_dry_run_prints_the_plan(machine: Machine, system: str, packages: str)
     assert not machine.did()
 
 
-def test_nothing_to_do(machine: Machine) -> None:
+def test_setup_engine_with_nothing_to_do(machine: Machine) -> None:
     assert machine("--platfrom")[0] == 3
     assert machine() == (0, [])
     assert machine("--platform", "linux/amd64") == (0, [])
@@ -217,7 +217,7 @@ def test_nothing_to_do(machine: Machine) -> None:
     assert not machine.did()
 
 
-def test_all_of_it(machine: Machine) -> None:
+def test_setup_engine_runs_every_step(machine: Machine) -> None:
     machine.system("trixie")
     shutil.rmtree(machine.binfmt)
     code, lines = machine("--yes", *ARM_WORDS)
@@ -352,7 +352,7 @@ def test_a_foreign_platform_is_set_up(
     assert not setup.can_bootstrap([AMD64, ARM64])
 
 
-def test_nothing_is_set_up_where_that_is_not_allowed(
+def test_ready_engine_sets_up_nothing_unless_allowed(
     state: dict[str, bool], tmp_path: Path
 ) -> None:
     run = Setup(state)

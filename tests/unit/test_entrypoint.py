@@ -89,7 +89,7 @@ def test_the_command_is_the_process_with_the_usual_signals(program: Path, start:
     assert int(ignored, 16) == int(own, 16) & ~python
 
 
-def test_a_command_is_found_where_there_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_execute_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell looks into /usr/local/bin then; Python's own default lacks it."""
     tried: list[str] = []
 

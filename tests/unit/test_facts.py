@@ -134,7 +134,7 @@ def test_the_main_library_says_which_gpus_are_served(
     assert {name: [str(arch) for arch in lacking] for name, lacking in wheel_facts.lacks} == lacks
 
 
-def test_single_kernels_are_told_from_code_for_all_of_torch(tmp_path: Path) -> None:
+def test_facts_of_single_kernels(tmp_path: Path) -> None:
     """They make an image for 8.9 another one than that for 8.6."""
     codes = [code(80, 86)] * 4 + [[*code(80, 86, 89), (90, False, True, 40), (100, True, False, 8)]]
     wheel = make_wheel(tmp_path, "torch", "2.14.1", {"torch/lib/libtorch_cuda.so": library(codes)})
@@ -159,7 +159,7 @@ FACTS = Facts(cuda="13.0", torch="2.14.1", python="3.11", arches=(), features=()
         ("7.0", ()),  # torch itself does not run there
     ],
 )
-def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
+def test_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
     old, middle, new = Capability(7, 5), Capability(8, 0), Capability(8, 6)
     known = replace(
         FACTS,

@@ -29,9 +29,7 @@ codes = st.lists(
 
 @settings(max_examples=60)
 @given(st.lists(codes, min_size=1, max_size=4), st.sets(st.sampled_from((80, 90, 120)), min_size=1))
-def test_only_what_is_loaded_stays_and_all_else_keeps_its_place(
-    lists: list[list[Code]], arches: set[int]
-) -> None:
+def test_pruned_keeps_loaded_code_and_offsets(lists: list[list[Code]], arches: set[int]) -> None:
     data = library(lists)
     new = pruned(data, sorted(arches))
     kept = [
@@ -66,7 +64,7 @@ def test_only_what_is_loaded_stays_and_all_else_keeps_its_place(
         ([100], {(100, False, False), (100, False, True)}),
     ],
 )
-def test_what_a_gpu_loads(arches: list[int], kept: set[tuple[int, bool, bool]]) -> None:
+def test_chosen_code_per_gpu(arches: list[int], kept: set[tuple[int, bool, bool]]) -> None:
     offered = [(80, False, False), (86, False, False), (90, False, False), (90, False, True)]
     offered += [(100, False, False), (100, False, True), (120, False, False), (90, True, False)]
     selected = chosen([Entry(*facts, memoryview(b"")) for facts in offered], arches)
@@ -98,6 +96,6 @@ def test_code_alone_or_symbols_alone() -> None:
         ),
     ],
 )
-def test_what_is_built_otherwise_is_refused(data: bytes, problem: str) -> None:
+def test_pruned_refuses_other_layouts(data: bytes, problem: str) -> None:
     with pytest.raises(PruneError, match=problem):
         pruned(data, [80])

@@ -61,7 +61,7 @@ def problems(files: Path, tools: Path, **changes: Any) -> list[str]:
     return list(gate.problems(recipe(**changes), files, LOG, tools))
 
 
-def test_nothing_is_wrong(wheel: Path, tools: Path) -> None:
+def test_problems_of_a_sound_wheel(wheel: Path, tools: Path) -> None:
     assert problems(wheel, tools) == []
 
 

@@ -110,7 +110,7 @@ def test_index_page_of_any_content_is_read_or_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_that_is_none_is_named(service: Service) -> None:
+def test_package_index_refuses_other_content(service: Service) -> None:
     service.status, service.body = 200, b"<html>"
     for kind, problem in (
         ("image/png", "unsupported Content-Type"),

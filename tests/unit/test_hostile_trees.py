@@ -107,7 +107,7 @@ def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
         {"url": "ssh://-oProxyCommand=touch${IFS}RAN/x"},
     ],
 )
-def test_what_gitmodules_says_is_not_run(
+def test_check_out_runs_nothing_of_gitmodules(
     tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner, outer = make_repo(tmp_path / "inner"), make_repo(tmp_path / "outer")
@@ -202,7 +202,7 @@ def resolve_tree(config: Config, repository: str, cache: Path) -> Tree:
         ("llvm-info.json", INFO % ("a" * 40, "1", "b\\n")),
     ],
 )
-def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> None:
+def test_downloads_refuse_malformed_files_of_triton(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "cmake").mkdir()
     (tmp_path / "cmake/llvm-hash.txt").write_text("0" * 40)
     (tmp_path / "cmake/json-version.txt").write_text("v3.11.3\n")

@@ -229,7 +229,7 @@ def both(make: Callable[..., StandIn]) -> Iterator[Indexes]:
         yield servers
 
 
-def test_named_packages_come_from_the_index_and_all_others_from_the_main_one(
+def test_resolve_takes_only_listed_packages_from_the_index(
     both: Indexes,
 ) -> None:
     index = both.index("torch", "triton", "torchvision", "idle")

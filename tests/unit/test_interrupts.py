@@ -82,7 +82,7 @@ def inv(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_inv_starts_python_with_ctrl_c_held_back(project: Callable[..., Path]) -> None:
+def test_inv_starts_python_with_sigint_blocked(project: Callable[..., Path]) -> None:
     show = "print(*sys.argv[1:], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     done = inv(project(f"#!{sys.executable}\nimport signal, sys\n{show}\n"))
     assert done.stdout == "-m torch_images matrix True\n", done.stderr

@@ -34,7 +34,7 @@ def machine(root: Path, **files: str) -> Path:
     st.integers(1, 8),
     st.one_of(st.just(0), st.integers(1, 99)),
 )
-def test_it_fits_the_memory(cores: int, gigabytes: int, arches: int, jobs: int) -> None:
+def test_choose_fits_the_memory(cores: int, gigabytes: int, arches: int, jobs: int) -> None:
     chosen = choose(Builder(cores=cores, memory=gigabytes * GB), arches, jobs=jobs)
     assert 1 <= chosen.heavy <= chosen.jobs
     assert 1 <= chosen.threads <= arches

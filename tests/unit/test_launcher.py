@@ -114,7 +114,7 @@ def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
     assert {p.name for p in (tree.top / "state").iterdir()} == {"finished"}
 
 
-def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) -> None:
+def test_launcher_keeps_the_compile_time_of_cached_units(tree: Tree) -> None:
     tree.source("x.cpp")
     unit = tree.top / "units" / name("build/x.o")
     unit.write_text("123456 x.cpp\n")
@@ -176,7 +176,7 @@ def test_a_compiler_that_was_killed_runs_once_more(
     assert not list((tree.top / "state").glob("said-*"))
 
 
-def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
+def test_launcher_refuses_units_after_the_deadline(tree: Tree) -> None:
     tree.source("x.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 60)}
     assert tree.compile("x.cpp") == 0
@@ -188,7 +188,7 @@ def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("folder", ["CMakeScratch/TryCompile-abc", "CMakeTmp"])
-def test_what_cmake_tries_always_runs(tree: Tree, folder: str) -> None:
+def test_launcher_always_runs_probes_of_cmake(tree: Tree, folder: str) -> None:
     """A refusal would switch a feature off, and change the keys of all that follows."""
     tree.source("x.cpp")
     tree.more = {"DEADLINE": "1", "SHARE": "1/2"}

@@ -224,7 +224,7 @@ def test_a_small_layer_holds_the_same(wheels: tuple[StandIn, ...], tmp_path: Pat
         assert tar.getmembers() == []
 
 
-def test_one_that_fails_ends_the_others(
+def test_making_ends_the_others_after_a_failure(
     wheels: tuple[StandIn, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest small layer takes minutes: it is left in the middle."""
@@ -275,7 +275,7 @@ def _no_file(files: dict[str, bytes]) -> None:
         (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
     ],
 )
-def test_what_is_not_the_locked_wheel_leaves_nothing(
+def test_making_leaves_nothing_of_another_wheel(
     wheels: tuple[StandIn, ...],
     tmp_path: Path,
     change: Callable[[dict[str, bytes]], None],

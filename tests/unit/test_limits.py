@@ -44,7 +44,7 @@ def test_magma_has_no_code_for_turing_in_wheels_of_cuda_13(config: Config) -> No
 
 
 @pytest.mark.parametrize("arch", ["7.5", "8.0"])
-def test_the_image_is_told_and_the_checks_know_it(config: Config, root: Path, arch: str) -> None:
+def test_limits_are_in_image_json_and_claim(config: Config, root: Path, arch: str) -> None:
     spec = image(config, arch=arch)
     plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
     [about] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
@@ -60,7 +60,7 @@ def test_the_image_is_told_and_the_checks_know_it(config: Config, root: Path, ar
     [((T4, H100, T4), ["one", "two"]), ((Device("GPU", 2),), [])],
     ids=["two of a kind", "capability not known"],
 )
-def test_doctor_says_what_fails_on_a_gpu_that_is_there(
+def test_doctor_reports_limits_of_its_gpus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

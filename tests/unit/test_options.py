@@ -17,7 +17,7 @@ from torch_images.locks.image_lock import image_lock
 
 
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_every_option_is_told_to_the_build(config: Config, root: Path, cuda: str) -> None:
+def test_recipes_pass_every_option(config: Config, root: Path, cuda: str) -> None:
     spec = choose(config, cuda=cuda, arch="10.0,12.0", source="fork")
     for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
@@ -100,7 +100,7 @@ CMAKE = "CMakeLists.txt"
         },
     ],
 )
-def test_where_options_are_read(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_unread_omits_options_that_a_tree_reads(tmp_path: Path, files: Mapping[str, str]) -> None:
     write(tmp_path, files)
     assert options.unread(["USE_A"], tmp_path) == []
     assert options.unread(["USE_AB"], tmp_path) == ["USE_AB"]
@@ -118,7 +118,7 @@ def test_where_options_are_read(tmp_path: Path, files: Mapping[str, str]) -> Non
         {"setup.py": "x = '-DUSE_A=OFF'"},
     ],
 )
-def test_what_reads_nothing(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_unread_lists_options_that_nothing_reads(tmp_path: Path, files: Mapping[str, str]) -> None:
     write(tmp_path, files)
     assert options.unread(["USE_A"], tmp_path) == ["USE_A"]
 

@@ -183,7 +183,7 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
     assert together == apart["a"] | apart["b"]
 
 
-def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
+def test_contexts_stop_after_one_failure(base: Layout, tmp_path: Path) -> None:
     never, failed = Future[Any](), Future[Any]()
     failed.set_exception(LockError("not the file"))
     engine = StandInEngine()

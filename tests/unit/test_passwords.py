@@ -102,7 +102,7 @@ def test_git_and_what_it_starts(watcher: Watcher, tmp_path: Path) -> None:
     assert (folder / "file").read_text() == "content"
 
 
-def test_a_helper_of_the_users_is_not_told_the_password_of_a_mirror() -> None:
+def test_environment_hides_the_password_of_a_mirror_from_helpers() -> None:
     """It might write it to a file, as `git config credential.helper store` does."""
     variables = environment(Network(source_mirror="https://me:hunter%2022@host:1/x"), {})
     count = int(variables["GIT_CONFIG_COUNT"] or "")
@@ -206,7 +206,7 @@ def test_a_mirrors_password_is_taken_from_the_environment_and_out_of_the_command
         assert WORD not in without_users([mirror])[0][0]
 
 
-def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
+def test_reproduce_refuses_a_repository_with_a_password(root: Path) -> None:
     done = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
     assert done.stderr.startswith("error: --repository is not a URL; correct it")
     done = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
@@ -217,7 +217,7 @@ def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
     )
 
 
-def test_what_apt_is_told_is_a_file_for_nobody_else(tmp_path: Path) -> None:
+def test_apt_auth_file_is_private(tmp_path: Path) -> None:
     env = {apt._AUTH: f"machine x login me password {WORD}\n"}
     Runner().run(["sh", "-c", apt._TELL, "x", str(tmp_path)], env=env)
     [path] = (tmp_path / "etc/apt/auth.conf.d").iterdir()

@@ -119,7 +119,7 @@ def test_locks_of_a_platform_have_names_of_their_own(config: Config) -> None:
     assert {item.platform for item in items} == {ARM64}
 
 
-def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
+def test_dockerfile_compiles_bytecode_apart_only_for_arm64(
     images: tuple[ImagePlan, ImagePlan],
 ) -> None:
     """So that images for amd64 stay what they are."""
@@ -148,7 +148,7 @@ def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
         ("x86_64", "far", "base-trixie-arm64"),  # nobody knows that builder's processor
     ],
 )
-def test_whose_python_makes_bytecode(
+def test_parts_choose_the_python_for_bytecode(
     config: Config,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,

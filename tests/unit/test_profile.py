@@ -39,7 +39,7 @@ def test_every_switch_reads_the_same_words(name: str, *, state: bool, word: str)
 
 
 @pytest.mark.parametrize(("name", "state"), switches.DEFAULTS.items())
-def test_any_other_word_is_one_line_and_said_once(name: str, *, state: bool) -> None:
+def test_profile_warns_once_of_an_invalid_switch(name: str, *, state: bool) -> None:
     message = f"{name}=2 is neither on nor off, so it is {'on' if state else 'off'}"
     changes, own, lines = defaults.profile({name: "2", "TORCH_IMAGE_GEMM": "2"})
     assert lines[0] == message
@@ -83,7 +83,7 @@ def test_cutlass_competes_with_what_is_tried_by_default(
         ("cutlass", "CUDA_HOME", "has no effect: no nvcc here; variant pod has it"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_profile_warns_of_an_impossible_gemm(
     value: str, lacks: str, message: str, tools: dict[str, str]
 ) -> None:
     tools.pop(lacks, None)
@@ -92,7 +92,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("own", ["mine", ""])
-def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
+def test_profile_keeps_settings_of_the_user(own: str, tools: dict[str, str]) -> None:
     """Also what is set to nothing; the older name of the allocator's setting counts, too."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", BACKENDS)
     environ = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
@@ -109,7 +109,7 @@ def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
         (0, "3", defaults.SYS_PTRACE, "Yama's ptrace_scope is 3"),
     ],
 )
-def test_whether_processes_share_memory(
+def test_cannot_share_reason(
     monkeypatch: pytest.MonkeyPatch, failed: int, scope: str, capabilities: int, reason: str
 ) -> None:
     """Without a child: a fork of a process with threads is a warning of Python's."""

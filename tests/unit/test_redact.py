@@ -108,7 +108,7 @@ def test_a_secret_of_many_lines() -> None:
         "-e JUPYTER_PASSWORD=${WORD}",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_redactor_keeps_what_is_no_secret(text: str) -> None:
     environ = {
         "HOME": "/root",
         "TERM": "xterm",
@@ -166,7 +166,7 @@ def test_the_output_of_a_streamed_command(
 
 
 @pytest.mark.parametrize("status", [401, 500])
-def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redactor_hides_passwords_in_errors(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the real clients, which put the whole URL into what they raise."""
     monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
     wheel = LockedWheel(name="x", version="1", sha256="0" * 64, size=1, filename="x-1.whl")

@@ -149,7 +149,7 @@ def test_an_image_that_says_nothing_of_use(facts: object) -> None:
         bill_of(facts)
 
 
-def test_nothing_of_a_foreign_image_reaches_the_terminal_raw() -> None:
+def test_read_escapes_text_of_a_foreign_image() -> None:
     """Its bill names its base, and a program of its own says what is installed."""
     bad = "x\x1b]0;owned\x07\x1b[2J"
     component = {"type": "container", "name": bad, "version": "1"}

@@ -92,7 +92,7 @@ def test_folder_of_another_user_stays(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == ()
 
 
-def test_nothing_is_removed_below_a_mount(
+def test_remove_tree_keeps_what_is_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`rm -rf` of a bootstrap that was killed emptied the host's /dev/shm."""

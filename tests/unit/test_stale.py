@@ -236,7 +236,7 @@ def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.Mo
     ]
 
 
-def test_a_name_that_was_there_before_stays(stand: Stand) -> None:
+def test_build_stale_keeps_existing_tags(stand: Stand) -> None:
     """It may be the only one of an image of the user's, which would go with it."""
     mine = stored("a", "x:1", "mine:1")
     stand.engine.images.append(mine)

@@ -75,9 +75,7 @@ def test_an_older_driver_gets_the_seconds_that_it_needs(
 TRIAL = 'import time; time.sleep({}); print(\'[0, "", "", ""]\')'
 
 
-def test_one_answer_however_slow_the_host_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decide_is_equal_on_a_slow_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dev").mkdir()
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(cuda_runtime, "HERE", tmp_path)
@@ -105,7 +103,7 @@ def test_one_answer_however_slow_the_host_is(
         ("auto", "580.65.05", True, True),
     ],
 )
-def test_when_nvml_is_asked(
+def test_decide_queries_nvml(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,

@@ -251,7 +251,7 @@ def test_examine_names_the_check_that_crashed(root: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_package_that_broke_torch_is_named(root: Path, tmp_path: Path) -> None:
+def test_examine_names_a_package_that_broke_torch(root: Path, tmp_path: Path) -> None:
     machine = Machine(code=2)
     machine.library = "nvidia-nccl-cu12 2.26.2 replaced libnccl.so.2\n"
     with pytest.raises(TorchImagesError) as caught:

@@ -65,7 +65,7 @@ def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> No
     assert not path.with_name("x.json.part").exists()
 
 
-def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path: Path) -> None:
+def test_bench_skips_with_a_reason(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     globs = {
         "precision/*/fp8": "needs compute capability 8.9",

@@ -98,7 +98,7 @@ def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
         ),
     ],
 )
-def test_it_says_which_gpus_are_here_and_what_fails_on_them(
+def test_torch_info_lists_gpus_and_limits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -89,7 +89,7 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], message
         ("libnvidia-ml.so.1", "nvmlInit_v2", "cuInit"),
     ],
 )
-def test_the_drivers_libraries_are_not_there(
+def test_problems_without_the_drivers_libraries(
     tmp_path: Path, site: Path, library: str, own: str, other: str
 ) -> None:
     """Their symbols count as theirs only in a library that asks for them."""
@@ -129,7 +129,7 @@ def test_the_package_is_imported(tmp_path: Path, site: Path, code: str, message:
 
 
 @pytest.mark.parametrize("cudnn", ["9, 24", "9, 19"])
-def test_torch_is_asked_whether_its_cudnn_is_the_one_beside_it(tmp_path: Path, cudnn: str) -> None:
+def test_unimportable_with_another_cudnn(tmp_path: Path, cudnn: str) -> None:
     """Torch imports with another cuDNN than it was compiled with, and fails at its first use."""
     backend = tmp_path / "torch" / "backends"
     (backend / "cudnn").mkdir(parents=True)

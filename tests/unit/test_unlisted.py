@@ -36,7 +36,7 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
     )
 
 
-def test_its_identifier_selects_its_locks(config: Config) -> None:
+def test_choose_locks_by_identifier(config: Config) -> None:
     spec = choose_id(config, UNLISTED)
     names = {item.name for item in image_inputs(config, spec)}
     assert {item.name for item in inputs(config, UNLISTED)} == names

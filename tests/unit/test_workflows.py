@@ -281,7 +281,7 @@ def test_a_change_is_committed_pushed_and_checked(runner: Run, tmp_path: Path) -
         ("42", "success cancelled success", 1),
     ],
 )
-def test_nothing_is_released_after_a_failure(
+def test_release_fails_unless_every_job_passed(
     runner: Run, count: str, results: str, code: int
 ) -> None:
     matrix_, image, again = results.split()
@@ -309,7 +309,7 @@ def test_a_release_has_the_images_of_a_glob_or_one_by_its_axes(
     assert ["--variant pod --compat --dry-run" in plan for plan in plans] == [True] * bool(axes)
 
 
-def test_what_is_signed_has_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
+def test_release_signs_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
     """An owner with capitals: only `push` makes them small."""
     sheet = {"references": ["ghcr.io/myorg/torch-cu130:1-x"], "digest": "sha256:1", "indexes": []}
     script = f"mkdir -p build/datasheets; touch build/datasheets/1.md\n{scripts('release')['Push']}"
