@@ -69,7 +69,7 @@ def test_torch_compiles_for_an_id_without_a_name(nameless: str, words: tuple[str
     check(compiled_places(done.stdout))
 
 
-def test_a_home_that_cannot_be_written_is_one_in_tmp(image: str, engine: Engine) -> None:
+def test_home_without_write_access_is_in_tmp(image: str, engine: Engine) -> None:
     """Debian's daemon has /usr/sbin; GitHub mounts /github/home, of another user."""
     code = "import os; open(os.environ['HOME'] + '/x', 'w'); print(os.environ['HOME'])"
     done = engine.run(image, "python", "-c", code, user="daemon", **facts())

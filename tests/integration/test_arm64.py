@@ -72,7 +72,7 @@ def both(
             engine.untag(candidate(platform))
 
 
-def test_each_image_says_its_platform_and_runs(both: Both, engine: Engine) -> None:
+def test_run_each_platform(both: Both, engine: Engine) -> None:
     for platform, digest in both.digests.items():
         info = engine.inspect(digest)
         assert info.platform == platform.name
@@ -100,7 +100,7 @@ def test_build_in_an_emulator_is_reproducible(both: Both, tmp_path: Path) -> Non
     assert json.loads(done.stdout)[0]["digest"] == both.digests[FOREIGN]
 
 
-def test_the_image_with_torch(engine: Engine) -> None:
+def test_build_of_the_torch_image(engine: Engine) -> None:
     """It is built and passes its checks in an emulator; what that cannot show is listed."""
     done = invoke(*BUILD, "--platform", FOREIGN.name, "--json")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -184,7 +184,7 @@ def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
     )
 
 
-def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> None:
+def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: Engine) -> None:
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -260,7 +260,7 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
 
 
 @pytest.mark.slow
-def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
+def test_wheels_of_a_local_tree(compiling: Compiling, tmp_path: Path) -> None:
     """With a submodule that is checked out there, and can be had nowhere else."""
     tree = tmp_path / "my tree"
     bare = compiling.repositories.folder / "bare"
@@ -483,7 +483,7 @@ def test_two_shares_halve_the_work_and_a_third_build_collects(
 
 
 @pytest.mark.slow
-def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
+def test_wheels_by_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
     lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py313.json"
     before = lock.read_text()

@@ -172,7 +172,7 @@ def test_uv_keeps_torch_in_any_environment(resting: str, words: str) -> None:
 
 @pytest.mark.parametrize("tool", ASKS)
 @pytest.mark.parametrize("package", ["nvidia-nccl-cu12==2.26.2", "xgboost==2.1.4"])
-def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
+def test_install_refuses_a_wheel_that_replaces_a_library(
     resting: str, tool: str, package: str
 ) -> None:
     done = within(resting, *ASKS[tool].split(), package)
@@ -242,9 +242,7 @@ def untouched(container: str) -> dict[str, Any]:
         "uv run python -c 1",
     ],
 )
-def test_a_project_of_uv_is_refused_a_torch_of_its_own(
-    resting: str, project: str, command: str
-) -> None:
+def test_uv_project_is_refused_its_own_torch(resting: str, project: str, command: str) -> None:
     """It would replace the image's, or download 3 GB of the same; nothing of it is fetched."""
     before = untouched(resting)
     done = within(resting, "sh", "-c", f"cd {project} && rm -f uv.lock && {command}")

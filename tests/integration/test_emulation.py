@@ -72,7 +72,7 @@ def nowhere(engine: Engine) -> Iterator[str]:
     engine.untag(image)
 
 
-def test_the_machine_is_ready(emulator: None) -> None:
+def test_check_platform_of_a_ready_machine(emulator: None) -> None:
     check_platform(FOREIGN)
     # mmdebstrap asks this before it makes a base.
     probe = ["arch-test", FOREIGN.architecture]
@@ -83,7 +83,7 @@ def test_the_machine_is_ready(emulator: None) -> None:
     assert not done.stdout + done.stderr
 
 
-def test_a_container_of_the_other_processor(foreign: str, engine: Engine) -> None:
+def test_run_for_another_processor(foreign: str, engine: Engine) -> None:
     command = ["docker", "run", "--rm", "--network=none", "--platform", FOREIGN.name, foreign]
     done = subprocess.run([*command, BUSYBOX, "uname", "-m"], capture_output=True, check=True)
     assert done.stdout.decode().strip() == FOREIGN.machine
@@ -92,7 +92,7 @@ def test_a_container_of_the_other_processor(foreign: str, engine: Engine) -> Non
     assert engine.inspect(foreign).size > 0
 
 
-def test_a_build_for_the_other_processor(foreign: str, tmp_path: Path) -> None:
+def test_build_for_another_processor(foreign: str, tmp_path: Path) -> None:
     """A builder that was there before the emulator was has it, too."""
     (tmp_path / "Dockerfile").write_text(
         f'FROM {foreign}\nRUN ["{BUSYBOX}", "sh", "-c", "echo it is $({BUSYBOX} uname -m)"]\n'

@@ -87,7 +87,7 @@ def records(engine: Engine, image: str) -> dict[str, str]:
     return {line.partition(",")[0]: line for line in done.output.splitlines()}
 
 
-def test_an_image_for_one_architecture(
+def test_build_for_one_architecture(
     built: Built, narrow: Built, config: Config, engine: Engine
 ) -> None:
     """It has code for its own GPUs only, and torch says so."""
@@ -151,7 +151,7 @@ def test_gpus_where_the_engine_has_none(built: Built) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_verification_that_is_broken_off_leaves_no_container(built: Built, number: int) -> None:
+def test_verify_interrupted_leaves_no_container(built: Built, number: int) -> None:
     """Both suites run by then. A container of one that was killed sleeps for ever."""
     # To the nanosecond: with whole seconds, the case before this one answers in its place.
     listen = ["docker", "events", f"--since={time.time():.9f}", "--format={{json .}}"]
@@ -190,7 +190,7 @@ def test_verify_finds_an_image_by_any_name(
     assert engine.inspect(reference).id == built.digest
 
 
-def test_an_identifier_names_the_latest_build(
+def test_identify_names_the_latest_build(
     built: Built, config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """Also beside an older one of the same identifier, whose tag comes first in the alphabet."""

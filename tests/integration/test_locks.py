@@ -87,7 +87,7 @@ def test_the_committed_locks_are_built_from(built: Built, engine: Engine) -> Non
     assert "io.github.torch-images.unlocked" not in engine.inspect(built.digest).labels
 
 
-def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, str]]) -> None:
+def test_lock_check_of_a_fresh_lock(fresh: tuple[Path, dict[str, str]]) -> None:
     """Locking again changes nothing."""
     folder, env = fresh
     before = {path.name: path.read_text() for path in folder.iterdir()}
@@ -112,7 +112,7 @@ def test_wheels_are_checked_at_the_index() -> None:
     assert set(states.values()) <= {"unchanged", "newer"}
 
 
-def test_a_package_that_no_archive_has_is_refused(
+def test_build_refuses_a_package_without_archive(
     stale: tuple[Path, dict[str, str]],
     fresh: tuple[Path, dict[str, str]],
     snapshot: tuple[str, list[str]],

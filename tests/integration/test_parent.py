@@ -78,7 +78,7 @@ def having(engine: Engine, layers: Layers) -> list[str]:
     return names
 
 
-def test_a_build_starts_from_it(
+def test_build_from_a_parent_image(
     parents: ParentImages, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
 ) -> None:
     """No registry is asked; layers that an earlier one brought are not handed over again."""

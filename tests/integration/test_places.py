@@ -65,7 +65,7 @@ def test_compose(image: str, tmp_path: Path) -> None:
     assert TRAINED in done.stdout
 
 
-def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
+def test_kubernetes_job_without_rights(image: str) -> None:
     """Its arguments, user and read-only file system; not its GPUs, which only a cluster has."""
     job = yaml.safe_load((PLACES / "kubernetes-job.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
@@ -81,7 +81,7 @@ def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_dev_container(image: str, tmp_path: Path) -> None:
+def test_dev_container(image: str, tmp_path: Path) -> None:
     """By the tool behind VS Code. What it starts without a shell has the choice of a login shell."""
     if not shutil.which("npm"):
         pytest.skip("needs npm, for the Dev Container CLI")
@@ -186,7 +186,7 @@ def test_vllm_starts_to_serve(without_gpus: dict[str, str], engine: Engine) -> N
 
 
 @pytest.mark.slow  # it pushes a whole image
-def test_a_job_of_github_builds_and_pushes(narrow: Built, engine: Engine, tmp_path: Path) -> None:
+def test_github_job_builds_and_pushes(narrow: Built, engine: Engine, tmp_path: Path) -> None:
     """Its commands, in the shell of GitHub's runners; a registry on loopback stands in for ghcr.io."""
     job = yaml.safe_load((PLACES / "github-job.yaml").read_text())["jobs"]["image"]
     server = Registry(tmp_path / "registry", password=True)

@@ -171,7 +171,7 @@ def test_verify_names_a_missing_architecture_and_cuda(
     }
 
 
-def test_a_build_whose_image_fails_is_not_tagged(
+def test_build_tags_no_failed_image(
     built: Built, engine: Engine, project: Callable[..., Path]
 ) -> None:
     before = engine.tags("torch-cu130:")

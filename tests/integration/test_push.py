@@ -198,7 +198,7 @@ FAULTS: dict[str, Callable[[], list[Fault]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) -> None:
+def test_push_survives_a_passing_fault(make: Make, server: Registry, name: str) -> None:
     image, faults = make(), FAULTS[name]()
     with faulty(server.host, *faults) as host:
         done = push(image, host)
@@ -216,7 +216,7 @@ def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) ->
         (r"PUT .*/manifests/devel", 3),
     ],
 )
-def test_a_lasting_fault_leaves_nothing_half(
+def test_push_with_a_lasting_fault_leaves_nothing_half(
     make: Make, server: Registry, request_line: str, reached: int
 ) -> None:
     """What was tagged is whole, what was there before is there, and a repeat does the rest."""
@@ -236,7 +236,7 @@ def test_a_lasting_fault_leaves_nothing_half(
     assert tags(server.host) == expected | dict.fromkeys(image.tags, image.digest)
 
 
-def test_a_killed_push_is_repeated(make: Make, server: Registry) -> None:
+def test_push_after_a_killed_push(make: Make, server: Registry) -> None:
     image = make()
     pushing: list[subprocess.Popen[bytes]] = []
     fault = Fault(
@@ -300,7 +300,7 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_image_comes_back_whole(built: Built, server: Registry) -> None:
+def test_push_and_pull_a_real_image(built: Built, server: Registry) -> None:
     """Pushed, pulled by its digest into an engine that has nothing, and verified there."""
     image = built
     done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")

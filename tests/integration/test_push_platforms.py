@@ -189,7 +189,7 @@ def is_index_of(host: str, *images: StandIn) -> str:
     return index
 
 
-def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None:
+def test_push_joins_a_later_platform(make: Make, server: Registry) -> None:
     amd64, arm64 = make(AMD64), make(ARM64)
     name = f"{server.host}/{REPOSITORY}"
     sheet = push(amd64, server.host)

@@ -179,7 +179,7 @@ def started(system: System, sif: str, driver: str, *words: str, how: str = "exec
         ("580.95.05", "CUDA 13.0 uses the host's driver 580.95.05: it runs", HOSTS),
     ],
 )
-def test_the_start_chooses(system: System, sif: str, driver: str, says: str, folder: str) -> None:
+def test_start_chooses(system: System, sif: str, driver: str, says: str, folder: str) -> None:
     *lines, last = started(system, sif, driver, "torch-entrypoint", *LOOKS)
     assert [line for line in lines if line.startswith(f"torch-images: {says}")], lines
     assert last.startswith(f"LOOK {folder}/libcuda.so.")

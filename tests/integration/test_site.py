@@ -74,7 +74,7 @@ def picked(gpu: str, driver: str, platform: str) -> dict[str, Any] | None:
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "580", ["RTX PRO 6000"]),
     ],
 )
-def test_a_search_finds_what_the_command_says(
+def test_search_finds_the_answers_of_pick(
     page: Browser, gpu: str, driver: str, names: list[str]
 ) -> None:
     """By the words of nvidia-smi, one row for each platform."""
@@ -127,7 +127,7 @@ def every(page: Browser) -> list[list[str]]:
     return rows
 
 
-def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
+def test_search_ignores_an_invalid_driver(page: Browser) -> None:
     every = page.run(ROWS, "answers")
     page.type("#driver", "<img src=x onerror=alert(1)>")
     assert page.run(ROWS, "answers") == every
@@ -135,7 +135,7 @@ def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
     assert page.run("return document.images.length") == 0
 
 
-def test_a_search_narrows_the_list_of_images(page: Browser) -> None:
+def test_search_narrows_the_list_of_images(page: Browser) -> None:
     count = "form[data-table=images] output"
     names = [row[0] for row in page.run(ROWS, "images")]
     assert page.text(count) == f"{len(names)} of {len(names)} rows"
@@ -179,7 +179,7 @@ def test_page_clips_nothing(page: Browser, site: Path, width: int) -> None:
     assert page.run(clipped) == []
 
 
-def test_a_phone_shows_the_answer_first(page: Browser) -> None:
+def test_page_shows_the_answer_first_on_a_phone(page: Browser) -> None:
     """Without scrolling: the image, then what it is for."""
     page.show(width=390, height=844)
     page.type("#gpu", "NVIDIA GeForce RTX 5090")

@@ -181,7 +181,7 @@ def small(
     engine.untag(f"torch-images-candidate:{DEVEL}")
 
 
-def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
+def test_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
     """Paths, kinds, modes, owners, times, links, attributes and content; nothing is left out."""
     folder = tmp_path / "out"
     words = ("render", DEVEL, "--standalone", "--output", str(folder))

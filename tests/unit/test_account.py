@@ -92,16 +92,14 @@ def plant(path: Path, trap: str) -> str:
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="takes another user id")
 
 
-def test_a_user_with_name_and_home_gets_nothing(folder: Path) -> None:
+def test_changes_of_a_user_with_name_and_home(folder: Path) -> None:
     home = make_folder(folder, "home", 0o777)
     assert ask({"HOME": home, "USER": "me", "TMPDIR": home}) == ({}, "")
 
 
 @ROOT_ONLY
 @pytest.mark.parametrize("home", [{"HOME": "/"}, {"HOME": ""}, {}, {"HOME": "/no/such"}])
-def test_an_id_without_a_name_gets_one_and_a_private_home(
-    folder: Path, home: dict[str, str]
-) -> None:
+def test_changes_of_an_id_without_a_name(folder: Path, home: dict[str, str]) -> None:
     temporary = make_folder(folder, "tmp", 0o1777)
     given, complaint = ask({"TMPDIR": temporary, **home})
     private = f"{temporary}/torch-images-{OTHER}"
@@ -151,9 +149,7 @@ def test_another_user_cannot_plant_kernels_that_triton_loads(folder: Path, trap:
     assert given == {"TRITON_CACHE_DIR": f"{shared}/torch-images-{OTHER}/triton"}
 
 
-def test_a_volume_where_torch_keeps_its_code_stays_in_use(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_keeps_a_volume_for_inductor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever mounts a folder of the host there knows whose it is."""
     place = plant(folder / "torchinductor_me", "open to all")
     env = {"TMPDIR": str(folder), "HOME": str(folder), "USER": "me", "TRITON_CACHE_DIR": "/mine"}
@@ -194,7 +190,7 @@ def test_changes_adds_the_users_bin_to_path(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
+def test_changes_replaces_a_home_without_write_access(folder: Path) -> None:
     """Another user's, or `daemon`'s: matplotlib, numba and pip's own folders failed there."""
     home, temporary = make_folder(folder, "home", 0o755), make_folder(folder, "tmp", 0o1777)
     private = f"{temporary}/torch-images-{OTHER}"
@@ -207,7 +203,7 @@ def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_a_home_with_a_volume_stays_and_caches_go_elsewhere(folder: Path) -> None:
+def test_changes_keeps_a_home_with_a_volume(folder: Path) -> None:
     home, temporary = make_folder(folder, "home", 0o755), make_folder(folder, "tmp", 0o1777)
     table = folder / "mountinfo"
     table.write_text(f"1 1 0:1 / {home}/models rw\n1 1 0:1 / {home}2 rw\n")
@@ -237,7 +233,7 @@ NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", acco
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
     )
 )
-def test_no_environment_stops_a_start(environ: dict[str, str]) -> None:
+def test_changes_takes_any_environment(environ: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(account, "TEMPORARY", folder)
         patch.chdir(folder)
@@ -290,9 +286,7 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
     assert json.loads(done.stdout) == expected
 
 
-def test_a_python_starts_in_a_folder_that_was_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_start_in_a_removed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a relative TMPDIR. An exception here would end the .pth file before its next line."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -95,9 +95,7 @@ def test_rows_once_per_gpu_platform_and_branch(
         assert len(matches) == (0 if foreign else 1), (name, platform, branch)
 
 
-def test_the_branches_are_those_of_hosts_and_libraries(
-    config: Config, compat: answers.Compat
-) -> None:
+def test_branches_of_hosts_and_libraries(config: Config, compat: answers.Compat) -> None:
     newer = {**compat, ARM64: {**compat[ARM64], "12.8": "630.10"}}
     assert {*answers.branches(config, newer)} - {*answers.branches(config, compat)} == {"630"}
     assert {"470", "525", "595", "610", "615", "620"} <= {*answers.branches(config, compat)}

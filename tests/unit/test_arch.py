@@ -58,7 +58,7 @@ def test_coverage_obeys_nvidias_rules(
         assert not same_major
 
 
-def test_a_few_kernels_are_not_support() -> None:
+def test_widespread_omits_a_few_kernels() -> None:
     # Counted in libtorch_cuda.so of torch 2.11.0+cu130.
     counts = Counter(sm_75=444, sm_80=444, sm_86=444, sm_89=1, sm_90=448, sm_100=503, sm_103=59)
     assert widespread(counts) == {"sm_75", "sm_80", "sm_86", "sm_90", "sm_100"}

@@ -52,7 +52,7 @@ def test_exactly_one_list_or_none_is_touched(data: bytes, problem: str) -> None:
     st.binary(max_size=40),
     st.binary(max_size=40),
 )
-def test_the_list_is_of_the_code_that_stays_and_nothing_else_changes(
+def test_narrowed_changes_only_the_list(
     targets: set[int], arches: set[int], before: bytes, after: bytes
 ) -> None:
     text = " ".join(f"sm_{target}" for target in sorted(targets))

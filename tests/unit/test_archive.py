@@ -149,7 +149,7 @@ def test_fetch_replaces_a_damaged_file_in_the_cache(serve: Serve, tmp_path: Path
     assert len(site.requested) == 2
 
 
-def test_a_package_is_available_at_a_mirror_or_in_the_snapshot(serve: Serve) -> None:
+def test_available_at_a_mirror_or_in_the_snapshot(serve: Serve) -> None:
     site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
     a, b = LOCK.debs
 

@@ -64,7 +64,7 @@ def rows() -> Iterator[Any]:
         ({"TORCH_IMAGE_PROFILE": "on"}, "auto", False),
     ],
 )
-def test_the_setting(
+def test_read_mode(
     package: ModuleType, environ: dict[str, str], mode: str, complains: bool
 ) -> None:
     setting, complaint = package.read_mode(environ)

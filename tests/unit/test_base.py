@@ -196,7 +196,7 @@ APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
         (1000, True, ["TERM", "mmdebstrap"]),
     ],
 )
-def test_no_mount_of_a_bootstrap_is_the_hosts(
+def test_confined_has_mounts_of_its_own(
     monkeypatch: pytest.MonkeyPatch, user: int, may_mount: bool, words: list[str]
 ) -> None:
     """Root's would stay after it is killed, and `rm -rf` of the tree would empty /dev/shm."""
@@ -239,7 +239,7 @@ class Bootstrap(FakeRunner):
         return super().run(command, **options)
 
 
-def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path) -> None:
+def test_base_gets_its_final_name_when_complete(tmp_path: Path, root: Path) -> None:
     data = make_deb("tini", "1", {"usr/bin/tini": b"x"})
     deb = dataclasses.replace(
         TINI, size=len(data), sha256=hashlib.sha256(data).hexdigest(), path="pool/tini_1_amd64.deb"

@@ -41,7 +41,7 @@ def test_shares_are_of_the_gpus_own_ceilings() -> None:
     assert result(GEMM, brain).share(brain) is None
 
 
-def test_a_speed_up_is_over_the_baseline() -> None:
+def test_speedup_over_the_baseline() -> None:
     """By items per second where there are any: two GPUs do twice the work in equal time."""
     eager = figure("cuda graphs/net, eager/bf16", 3e-3)
     graph = figure("cuda graphs/net, graph/bf16", 1e-3, baseline=eager.key)
@@ -65,7 +65,7 @@ def sampled(factor: float) -> Result:
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.0, "equal"), (1.01, "equal"), (1.1, "slower"), (0.9, "faster")]
 )
-def test_a_difference_is_certain_and_notable_or_none(factor: float, verdict: str) -> None:
+def test_compare_needs_a_certain_and_notable_difference(factor: float, verdict: str) -> None:
     [comparison] = compare(sampled(1.0), sampled(factor))
     assert comparison.verdict == verdict
     assert comparison.ratio == pytest.approx(factor)

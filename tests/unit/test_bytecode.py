@@ -33,7 +33,7 @@ def compiled(root: Path, tree: Path, **env: str) -> dict[str, bytes]:
     return {str(p.relative_to(tree)): p.read_bytes() for p in sorted(tree.rglob("*.pyc"))}
 
 
-def test_every_file_is_compiled_to_what_it_says(root: Path, tree: Path) -> None:
+def test_compile_bytecode_of_every_file(root: Path, tree: Path) -> None:
     cached = compiled(root, tree)
     assert len(cached) == sum(FOLDERS.values())  # all but the template
     flags = {int.from_bytes(data[4:8], "little") for data in cached.values()}

@@ -75,7 +75,7 @@ def nested(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "outer")
 
 
-def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
+def test_check_out_gives_settings_to_each_command(nested: Path, tmp_path: Path) -> None:
     run, network = Watched(), Network(ca_bundle=tmp_path / "ca")
     tree = LockedTree(
         name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
@@ -135,7 +135,7 @@ def checked_out(tmp_path: Path, run: Runner, repository: str = URL) -> Path:
     "stderr",
     ["fatal: remote error: upload-pack: not our ref aaaa", "error: pathspec 'aaaa' did not match"],
 )
-def test_a_commit_that_a_repository_lacks(tmp_path: Path, stderr: str) -> None:
+def test_check_out_of_a_missing_commit(tmp_path: Path, stderr: str) -> None:
     with pytest.raises(LockError) as caught:
         checked_out(tmp_path, Failing("fetch", stderr))
     assert str(caught.value) == f"{URL} has no commit {COMMIT}; correct it in images.yaml"
@@ -185,7 +185,7 @@ def test_parse_refuses_invalid_trees(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
-def test_a_tree_at_no_url_is_one_line_without_the_password(url: str) -> None:
+def test_parse_hides_the_password_of_an_invalid_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^--torch-source is not a URL; correct it") as caught:
         checkout.parse(f"{url}@{COMMIT}", FakeRunner())
     assert "u:p" not in str(caught.value)
@@ -239,7 +239,7 @@ def test_with_tree_uses_the_cache(tmp_path: Path) -> None:
             with_tree(f"{URL}@{COMMIT}", tmp_path, run)
 
 
-def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
+def test_with_tree_of_a_folder_and_of_a_url(
     nested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = git(nested, "rev-parse", "HEAD")
@@ -265,7 +265,7 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     assert not [*empty.iterdir()]  # a URL is not taken for a folder here
 
 
-def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
+def test_with_tree_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     git(nested, "rm", "--quiet", "version.txt")
     git(nested, "commit", "--quiet", "-m", "y")
     assert with_tree(str(nested), tmp_path, Runner()).version == "1.0"

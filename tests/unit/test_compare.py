@@ -118,7 +118,7 @@ def test_configuration_and_layers_of_one_side(tmp_path: Path) -> None:
     assert differences(two, one)[-1] == (2, "", "missing")
 
 
-def test_an_index_is_refused(tmp_path: Path) -> None:
+def test_compare_refuses_an_index(tmp_path: Path) -> None:
     path = tmp_path / "index"
     text = json.dumps({"manifests": []}).encode()
     digest = hashlib.sha256(text).hexdigest()

@@ -67,7 +67,7 @@ def test_prepare_reads_the_note_with_any_compression(
         (False, NetworkError, "cuda-compat-13-0 580.95.05-1 cannot be fetched: "),
     ],
 )
-def test_a_package_that_cannot_be_fetched_ends_the_build_with_both_ways_out(
+def test_prepare_failed_download_names_both_solutions(
     config: Config, tmp_path: Path, reachable: bool, error: type[Exception], problem: str
 ) -> None:
     with web_server({}) as (url, _):
@@ -89,7 +89,7 @@ def test_a_package_that_cannot_be_fetched_ends_the_build_with_both_ways_out(
         (make_deb("cuda-compat-13-0", "1", {"usr/share/x": b""}), "has no libcuda"),
     ],
 )
-def test_a_package_without_libcuda_is_refused(
+def test_prepare_refuses_a_package_without_libcuda(
     config: Config, tmp_path: Path, data: bytes, problem: str
 ) -> None:
     lock = lock_of(data)

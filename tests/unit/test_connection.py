@@ -167,7 +167,7 @@ def test_setup_engine_starts_none_in_place_of_a_context(root: Path, config: Path
         assert "no engine answers at the current Docker context; start it" in done.stderr
 
 
-def test_a_password_is_not_repeated() -> None:
+def test_current_hides_a_password() -> None:
     host = "http://me:secret@[::1"
     with pytest.raises(EngineError, match=r"names no engine: parse .* DOCKER_HOST") as caught:
         current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})

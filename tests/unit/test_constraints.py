@@ -105,7 +105,7 @@ def test_constraints_pin_a_compiled_torch_without_companions(config: Config, roo
     assert "nvidia-cudnn-cu13" in pinned
 
 
-def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -> None:
+def test_project_excludes_what_the_image_has(config: Config, root: Path) -> None:
     """Else it locks, and downloads, all of it again, and a torchvision for another torch."""
     for variant, fitting in (
         ("runtime", "constraint-dependencies"),
@@ -123,7 +123,7 @@ def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -
         )
 
 
-def test_no_project_fetches_a_torch_of_its_own(config: Config, root: Path) -> None:
+def test_refusals_of_a_project_with_its_own_torch(config: Config, root: Path) -> None:
     """Poetry fetches CUDA's 3 GB before it finds that it may not fetch torch."""
     spec = choose(config, cuda="13.0")
     variables = refusals(image_lock(config, spec, root / "locks"))

@@ -158,7 +158,7 @@ BRANDS = st.lists(st.sampled_from(sorted(decision.BRANDS)), min_size=1, max_size
 
 
 @given(VERSION, BRANDS, st.booleans(), st.sampled_from(decision.MODES))
-def test_a_choice_is_safe_on_any_host(
+def test_choose_is_safe_on_any_host(
     version: str, brands: list[int], has_compat: bool, mode: str
 ) -> None:
     """The host's library wherever it suffices, compat nowhere that it is known to fail."""

@@ -29,7 +29,7 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None:
+def test_put_replaces_the_locks(new: Draft, tmp_path: Path) -> None:
     config = tmp_path / "images.yaml"
     config.write_text("old")
     new.put({config: ("old", "edited")})

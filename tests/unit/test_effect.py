@@ -177,7 +177,7 @@ def test_apply_writes_through_no_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_libcuda_that_the_environment_names_comes_after_the_choice(
+def test_apply_puts_the_choice_before_ld_library_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LD_LIBRARY_PATH goes before the cache. An empty part of it is not the working directory."""

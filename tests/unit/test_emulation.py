@@ -67,7 +67,7 @@ def binfmt(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry(binfmt: Path, name: str) -> None:
+def test_emulated_reads_an_entry(binfmt: Path, name: str) -> None:
     text, expected = ENTRIES[name]
     (binfmt / "some name").write_text(text)
     assert emulated(ARM64, binfmt) is expected

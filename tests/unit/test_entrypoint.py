@@ -42,7 +42,7 @@ def environment(done: subprocess.CompletedProcess[bytes]) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
+def test_command_gets_every_variable_unchanged(program: Path) -> None:
     """A shell drops names with "." or "-", which GitHub's actions, Kubernetes and Spark use."""
     given = {
         **QUIET,
@@ -107,7 +107,7 @@ def test_execute_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried.count("/usr/local/bin/name") == 1
 
 
-def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Path) -> None:
+def test_command_failing_to_start_is_one_line(program: Path, tmp_path: Path) -> None:
     """With the statuses of shells: 127 for none, 126 for one that is not executable."""
     plain, crlf = tmp_path / "plain", tmp_path / "crlf"
     plain.write_text("echo hello\n")

@@ -116,7 +116,7 @@ def code(*targets: int) -> list[Code]:
         ([code(75, 80)], {"libnothing.so": []}, ["7.5", "8.0"], {}),  # as on Arm, without MAGMA
     ],
 )
-def test_the_main_library_says_which_gpus_are_served(
+def test_facts_of_the_main_library(
     tmp_path: Path,
     main: list[list[Code]],
     others: dict[str, list[list[Code]]],

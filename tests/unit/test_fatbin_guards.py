@@ -30,15 +30,13 @@ def aimed(offset: int, *, place: int = 24) -> bytes:
 
 
 @pytest.mark.parametrize(("offset", "place"), [(0, 24), (SECOND - 8, 24), (0, 16)])
-def test_a_foreign_pointer_is_refused_even_to_where_a_container_begins(
-    offset: int, place: int
-) -> None:
+def test_pruned_refuses_a_foreign_pointer(offset: int, place: int) -> None:
     """Whatever it is for, it would not follow the containers."""
     with pytest.raises(PruneError, match=r"something else points into .nv_fatbin, at 0x[0-9a-f]+$"):
         pruned(aimed(offset, place=place), [80])
 
 
-def test_a_container_without_a_wrapper_is_refused() -> None:
+def test_pruned_refuses_a_container_without_a_wrapper() -> None:
     """Something unknown would have to find it."""
     for targets in ([0, 0], [SECOND, SECOND]):
         with pytest.raises(PruneError, match=r"^1 containers have no wrapper$"):
@@ -46,7 +44,7 @@ def test_a_container_without_a_wrapper_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("align", "memory"), [(2 * PAGE, 0), (PAGE, 1), (PAGE, 64)])
-def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> None:
+def test_pruned_refuses_an_unusual_segment(align: int, memory: int) -> None:
     """A larger alignment would not hold for its second part, and memory beyond the file would move."""
     data = library(ONE, align=align, memory=memory)
     with pytest.raises(PruneError, match="is not one of plain pages"):
@@ -91,7 +89,7 @@ def altered(at: int, form: str, value: int) -> bytes:
         (altered(24, "<Q", 9), "has an unknown entry at 0x68"),
     ],
 )
-def test_a_damaged_container_is_refused_where_it_is(section: bytes, problem: str) -> None:
+def test_containers_refuse_damage_by_offset(section: bytes, problem: str) -> None:
     with pytest.raises(PruneError, match=f"^.nv_fatbin {problem}$"):
         list(containers(memoryview(section)))
 
@@ -121,7 +119,7 @@ def headers_of(data: bytes) -> tuple[int, int]:
     return shoff, shnum
 
 
-def test_the_content_of_one_section() -> None:
+def test_section_content() -> None:
     data = memoryview(library(ONE))
     assert section(data, ".rodata") == b"r" * 0x100
     assert section(data, ".data") == b"d" * 8
@@ -132,7 +130,7 @@ def test_the_content_of_one_section() -> None:
         section(memoryview(b"#!/bin/sh"), ".data")
 
 
-def test_a_file_that_ends_before_its_sections_do() -> None:
+def test_section_of_a_truncated_file() -> None:
     """By one byte."""
     data = library(ONE)
     shoff, shnum = headers_of(data)

@@ -73,7 +73,7 @@ def test_problems_of_a_sound_wheel(wheel: Path, tools: Path) -> None:
         ("nccl", ""),
     ],
 )
-def test_a_missing_feature(wheel: Path, tools: Path, feature: str, message: str) -> None:
+def test_problems_of_missing_feature(wheel: Path, tools: Path, feature: str, message: str) -> None:
     expected = f"feature {feature} is not in the wheel" + (
         f'; CMake said: "{message}"' if message else ""
     )

@@ -221,7 +221,7 @@ def noted(folder: Path, engine: FakeEngine) -> Workspace:
 
 
 @pytest.mark.parametrize("tags", [(), ("torch-images-candidate:cu130", "mine:1")])
-def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[str, ...]) -> None:
+def test_images_omit_derived_images(tmp_path: Path, tags: tuple[str, ...]) -> None:
     """FROM and `docker commit` hand on all labels; `gc --images` would remove it at once."""
     labels = {"io.github.torch-images.id": "cu130", "io.github.torch-images.lock": "sha256:0"}
     derived = stored("4", *tags, **labels)
@@ -234,7 +234,7 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
 
 
 @pytest.mark.parametrize("name", ["mine:3", "torch-cu130:sm120-before-upgrade"])
-def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
+def test_images_keep_user_tags(tmp_path: Path, name: str) -> None:
     """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
     tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
     given = [f"{where}torch-cu130:{tag}" for where in ("", "ghcr.io/me/") for tag in tags]
@@ -248,7 +248,7 @@ def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -
     assert line.endswith(f"{name}: it has a name that this project did not give it")
 
 
-def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:
+def test_images_keep_those_in_use(tmp_path: Path) -> None:
     engine = FakeEngine(BUILT, in_use=[BUILT.id])
     noted(tmp_path, engine)
     assert images(tmp_path, engine) == ()
@@ -268,7 +268,7 @@ def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
     assert [image.id for image in built.ours(tmp_path, far)] == [BUILT.id]
 
 
-def test_an_image_that_is_built_meanwhile_keeps_its_note(tmp_path: Path) -> None:
+def test_forget_keeps_the_note_of_a_new_image(tmp_path: Path) -> None:
     """A build notes an image once the engine has it: the notes are read before the engine."""
 
     class Building(FakeEngine):
@@ -333,7 +333,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return gc, engine, run
 
 
-def test_a_dry_run_removes_nothing(machine: Machine, folder: Path) -> None:
+def test_gc_dry_run_removes_nothing(machine: Machine, folder: Path) -> None:
     gc, engine, _ = machine
     assert f"would remove {BASE}" in gc("--images", "--dry-run")
     assert engine.images[0].tags == NEW

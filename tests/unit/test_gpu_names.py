@@ -132,7 +132,7 @@ def test_find_every_listed_name(real: Config) -> None:
                 find_gpu(real, name)
 
 
-def test_the_list_has_every_name(real: Config) -> None:
+def test_known_gpus_has_every_name(real: Config) -> None:
     rows = known_gpus(real)
     names = {name for row in rows for name in row["names"]}
     assert {"RTX 5090", "H100", "K80", "Jetson AGX Orin"} <= names

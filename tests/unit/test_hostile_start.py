@@ -67,12 +67,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(note_of('{"driver":' + "[" * 100_000 + "}"))
 @example(note_of('{"driver": 1, "device": [1]}'))
 @example(note_of('{"driver": ["5a"], "device": [1]}'))
-def test_a_damaged_library_has_no_note(library: Path, data: bytes) -> None:
+def test_read_note_of_a_damaged_library(library: Path, data: bytes) -> None:
     library.write_bytes(data)
     assert isinstance(elfnote.read_note(library), Note | None)
 
 
-def test_a_library_of_any_size_is_read_in_small_parts(library: Path) -> None:
+def test_read_note_reads_small_parts(library: Path) -> None:
     """Sections of 50 GB in a sparse file: without a limit, there is no memory for them."""
     library.write_bytes(SOUND)
     expected = elfnote.read_note(library)

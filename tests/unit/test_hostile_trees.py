@@ -85,7 +85,7 @@ def check_out(repository: str | Path, cache: Path, head: str = "") -> Path:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
+def test_check_out_of_any_submodule_path(tmp_path: Path, path: str) -> None:
     marker, inner = tmp_path / "ran", make_repo(tmp_path / "inner")
     outer = hooked(tmp_path / "outer", marker)
     submodule(outer, path, inner, "https://nowhere.invalid/inner")
@@ -126,7 +126,7 @@ def test_check_out_runs_nothing_of_gitmodules(
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_submodule_is_no_folder_of_this_host(
+def test_check_out_refuses_local_submodules(
     tmp_path: Path, scheme: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a named folder that has it not checked out, and of a URL alike."""
@@ -212,7 +212,7 @@ def test_downloads_refuse_malformed_files_of_triton(tmp_path: Path, name: str, t
         list(toolchain._downloads(tmp_path))
 
 
-def test_each_digit_counts_of_the_hash_that_triton_names(tmp_path: Path) -> None:
+def test_archive_compares_each_digit_of_a_hash(tmp_path: Path) -> None:
     data = b"llvm"
     sha256 = hashlib.sha256(data).hexdigest()
     with web_server({"/llvm": data}) as (url, _):
@@ -226,7 +226,7 @@ def test_each_digit_counts_of_the_hash_that_triton_names(tmp_path: Path) -> None
             archive(almost(sha256))
 
 
-def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:
+def test_dry_run_neither_runs_nor_writes(root: Path, tmp_path: Path) -> None:
     marker, cache = tmp_path / "ran", tmp_path / "cache"
     inner, outer = make_repo(tmp_path / "inner"), hooked(tmp_path / "outer", marker)
     (outer / "version.txt").write_text("2.13.0a0")

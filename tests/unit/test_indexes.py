@@ -245,7 +245,7 @@ def test_resolve_takes_only_listed_packages_from_the_index(
     assert not [path for path in both.paths["main"] if "/torch" in path or "/triton/" in path]
 
 
-def test_a_package_that_only_the_index_has(both: Indexes) -> None:
+def test_resolve_a_package_of_the_index_alone(both: Indexes) -> None:
     index = both.index("torch", "triton", "only")
     resolved = both.resolve(index, "torch==2.15.1", "hungry")
     assert {w.name: w.index for w in resolved.wheels}["only"] == index.url
@@ -282,7 +282,7 @@ def test_links_of_a_page_stay_links(tmp_path: Path) -> None:
 # Fetching.
 
 
-def test_a_wheel_is_fetched_from_its_index(make: Callable[..., StandIn], tmp_path: Path) -> None:
+def test_fetch_from_the_index_of_a_wheel(make: Callable[..., StandIn], tmp_path: Path) -> None:
     """Both have a file of this name."""
     ours, theirs = make("torch", "1"), make("torch", "1")
     assert ours.locked.sha256 != theirs.locked.sha256
@@ -298,7 +298,7 @@ def test_a_wheel_is_fetched_from_its_index(make: Callable[..., StandIn], tmp_pat
             client.fetch(replace(ours.locked, index=url), tmp_path)
 
 
-def test_no_index_learns_the_password_of_another() -> None:
+def test_find_sends_no_password_to_another_index() -> None:
     sent: dict[str, str | None] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):

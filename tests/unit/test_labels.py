@@ -50,7 +50,7 @@ def test_read_labels_of_an_image_without_compat_or_full_lock(
     assert read(write(config, loose)).unlocked
 
 
-def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:
+def test_write_labels_are_printable(config: Config, image: ImagePlan) -> None:
     built = write_built(base_digest=BASE, compat_note="")
     written = {**write(config, image), **built}
     assert {ID, LOCK} <= written.keys()

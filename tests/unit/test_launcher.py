@@ -96,7 +96,7 @@ def tree(tmp_path: Path, root: Path) -> Tree:
     return Tree(tmp_path, root / "scripts" / "image" / "source" / "compile")
 
 
-def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
+def test_launcher_compiles_and_records_a_unit(tree: Tree) -> None:
     tree.source("aten/x.cpp", "//run sleep 0.05\n")
     assert tree.compile("aten/x.cpp") == 0
     seed = f"{tree.top}/tree/build/../aten/x.cpp".removeprefix(f"{tree.top}/tree/")
@@ -133,7 +133,7 @@ def test_launcher_keeps_the_compile_time_of_cached_units(tree: Tree) -> None:
     assert int(unit.read_text().split()[0]) < 123456
 
 
-def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
+def test_launcher_records_no_failed_unit(tree: Tree) -> None:
     tree.source("x.cpp", "#error\n")
     (tree.top / "units" / name("build/x.o")).write_text("9 x.cpp\n")
     assert tree.compile("x.cpp") == 3
@@ -160,7 +160,7 @@ NVCC = "nvcc error   : 'ptxas' died due to signal 9 (Kill signal)"
 
 
 @pytest.mark.parametrize("message", [GCC, NVCC])
-def test_a_compiler_that_was_killed_runs_once_more(
+def test_launcher_runs_a_killed_compiler_again(
     tree: Tree, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What the first one said is not shown: it would look like a lack of memory later on."""
@@ -200,7 +200,7 @@ def test_launcher_always_runs_probes_of_cmake(tree: Tree, folder: str) -> None:
     assert not (tree.top / "state" / "refused").exists()
 
 
-def test_the_shares_have_each_unit_once(tree: Tree) -> None:
+def test_share_has_each_unit_once(tree: Tree) -> None:
     names = [f"u{number}" for number in range(12)]
     compiled: dict[str, set[str]] = {}
     for share in ("1/3", "2/3", "3/3"):

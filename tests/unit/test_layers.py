@@ -75,7 +75,7 @@ def record(members: Mapping[str, tuple[tarfile.TarInfo, bytes]]) -> dict[str, tu
     return {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(text))}
 
 
-def test_a_wheel_is_installed_as_an_installer_would(wheel: Path) -> None:
+def test_layer_equals_an_installed_wheel(wheel: Path) -> None:
     members = layer(wheel)
     assert members[f"{SITE}/tool.py"][1] == b"ANSWER = 42\n"
     assert members[f"{SITE}/other.py"][1] == b"OTHER = 1\n"
@@ -94,7 +94,7 @@ def test_a_wheel_is_installed_as_an_installer_would(wheel: Path) -> None:
         assert not parent or names.index(parent) < names.index(name)
 
 
-def test_the_record_names_every_file_with_its_hash(wheel: Path) -> None:
+def test_layer_record_names_every_file(wheel: Path) -> None:
     members = layer(wheel)
     listed = record(members)
     own = f"{SITE}/tool-1.0.dist-info/RECORD"

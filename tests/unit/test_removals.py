@@ -51,7 +51,7 @@ def test_files_go(files: Path) -> None:
     assert names == {"libtriton.so", "libx.so", "keep.a"}
 
 
-def test_a_recipe_has_the_removals_of_its_wheel(config: Config, root: Path) -> None:
+def test_recipes_have_the_removals_of_their_wheel(config: Config, root: Path) -> None:
     spec = choose(config, cuda="13.0", arch="12.0", source="fork")
     lock = image_lock(config, spec, root / "locks")
     left = (

@@ -97,5 +97,5 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_report(name: str, golden: Callable[[str, str], None]) -> None:
+def test_report_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"reports/{name}.txt", f"{REPORTS[name]}\n")

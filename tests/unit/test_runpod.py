@@ -66,7 +66,7 @@ def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
         pod_image(config, "ghcr.io/you/x", image, PULL)
 
 
-def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) -> None:
+def test_body_refuses_an_image_without_hosts(config: Config, root: Path) -> None:
     """RunPod takes an empty list for every host."""
     old = dataclasses.replace(config.pods, hosts=(("12.0", "525"),))
     ways = "; use an image of an older CUDA version"

@@ -152,21 +152,19 @@ def test_table(
 
 
 @given(st.text(max_size=80))
-def test_no_text_of_the_kernel_can_stop_a_start(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_kernel_driver_of_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     root = tmp_path_factory.mktemp("root")
     place(root, "proc/driver/nvidia/version", text.encode("utf-8", "surrogatepass"))
     assert facts.kernel_driver(root) == "" or "NVRM version" in text
 
 
-def test_a_child_that_hangs_is_given_up() -> None:
+def test_in_child_gives_up_a_hanging_child() -> None:
     started = time.monotonic()
     assert facts.in_child(lambda: time.sleep(60) or {}, started + 0.05) is None  # type: ignore[func-returns-value]
     assert facts.in_child(lambda: {"driver": "1"}, time.monotonic() + 60) == {"driver": "1"}
 
 
-def test_no_late_child_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entrypoint becomes the command, and its os.wait() would return a child of ours."""
     fork, start = os.fork, subprocess.Popen
     children: list[int] = []

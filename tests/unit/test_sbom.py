@@ -124,7 +124,7 @@ def bill_of(installed: object, bill: object = BASE) -> tuple[str, list[str]]:
     ],
     ids=["wheels", "a package gone", "a package more"],
 )
-def test_the_bill_of_a_derived_image_is_of_what_is_installed(
+def test_read_lists_installed_packages_of_a_derived_image(
     change: dict[str, Any], gone: set[str], come: set[str]
 ) -> None:
     """Not the base's, by which a scanner would miss, or make up, what is vulnerable."""
@@ -144,7 +144,7 @@ def test_the_bill_of_a_derived_image_is_of_what_is_installed(
 
 
 @pytest.mark.parametrize("facts", [[], "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}])
-def test_an_image_that_says_nothing_of_use(facts: object) -> None:
+def test_read_refuses_malformed_facts(facts: object) -> None:
     with pytest.raises(VerifyError, match=r"^mine: its installed packages cannot be listed: "):
         bill_of(facts)
 

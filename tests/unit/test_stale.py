@@ -178,7 +178,7 @@ def test_an_image_is_built_while_the_one_before_is_checked(
 @pytest.mark.parametrize(
     ("error", "old"), [(LockError("no wheel"), None), (NetworkError("no answer"), LINE)]
 )
-def test_an_unavailable_image_is_recorded_with_the_reason(
+def test_build_stale_records_an_unavailable_image(
     stand: Stand, error: TorchImagesError, old: Line | None
 ) -> None:
     """Also in place of a line whose inputs have changed. The next image is built all the same."""
@@ -197,7 +197,7 @@ def test_an_unavailable_image_is_recorded_with_the_reason(
 
 
 @pytest.mark.parametrize("step", ["build", "check"])
-def test_an_image_that_fails_gets_no_line(stand: Stand, step: str) -> None:
+def test_build_stale_records_no_failed_image(stand: Stand, step: str) -> None:
     error = {"build": BuildError("gcc ended"), "check": VerifyError("3 checks failed")}[step]
     stand.problems[f"{step} {OLDER}"] = error
     done = stand.outcomes(OLDER, RUNTIME)
@@ -205,7 +205,7 @@ def test_an_image_that_fails_gets_no_line(stand: Stand, step: str) -> None:
     assert [line.image for line in stand.lines()] == [RUNTIME]
 
 
-def test_a_full_disk_ends_the_run(stand: Stand) -> None:
+def test_build_stale_ends_on_a_full_disk(stand: Stand) -> None:
     error = DiskError("the disk is full")
     stand.problems[f"build {RUNTIME}"] = error
     done = stand.outcomes(OLDER, RUNTIME, RUNTIME)
@@ -215,7 +215,7 @@ def test_a_full_disk_ends_the_run(stand: Stand) -> None:
     assert "1 more not tried; the next run goes on there" in stand.log
 
 
-def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_stale_build_ends(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """No further image is begun."""
     interrupted, checked = threading.Event(), threading.Event()
     stand.problems[f"build {RUNTIME}"] = KeyboardInterrupt()
@@ -343,7 +343,7 @@ def test_layers_in_the_cache_are_not_in_the_engine(
 
 
 @pytest.mark.usefixtures("full")
-def test_a_full_disk_waits_for_the_image_before(
+def test_build_stale_on_a_full_disk_waits_for_the_check(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its layers may be all that is in the way."""

@@ -48,7 +48,7 @@ def machine(root: Path, driver: str, *, node: bool = True) -> Path:
     ("driver", "mode", "seconds"),
     [("580.95.05", "auto", [0.38]), ("580.95.05", "on", [20, 20]), ("570.86.15", "auto", [20, 20])],
 )
-def test_an_older_driver_gets_the_seconds_that_it_needs(
+def test_decide_gives_an_older_driver_its_seconds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, mode: str, seconds: list[float]
 ) -> None:
     """With 0.38 s for NVML and the trial, which took up to 0.87 s, a start chose by its speed."""
@@ -198,7 +198,7 @@ ENVIRON = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
         (defaults, "profile", "P", "the image's own variables were not read: "),
     ],
 )
-def test_a_step_that_fails_is_one_line(
+def test_prepare_failed_step_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     module: object,
     step: str,

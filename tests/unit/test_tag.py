@@ -63,7 +63,7 @@ def report(config: Config, root: Path, plan: ImagePlan, engine: Engine) -> Verif
 FAILED = {"checks": (Check(name="image/test_x/test_y", outcome="failed", seconds=0),)}
 
 
-def test_a_pass_gives_the_tags_and_drops_the_candidate(
+def test_tag_after_a_pass_drops_the_candidate(
     config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport
 ) -> None:
     names = tag(config, plan, report, engine)
@@ -72,7 +72,7 @@ def test_a_pass_gives_the_tags_and_drops_the_candidate(
 
 
 @pytest.mark.parametrize("change", [FAILED, {"digest": f"sha256:{'b' * 64}"}])
-def test_no_tag_without_a_pass_or_of_another_digest(
+def test_tag_refuses_without_a_pass_of_the_digest(
     config: Config,
     plan: ImagePlan,
     engine: Engine,

@@ -55,7 +55,7 @@ def test_install_toolkit_gives_a_cuda_home(root: Path, site: Path, tmp_path: Pat
     }
 
 
-def test_the_toolkits_own_files_come_first(root: Path, site: Path, tmp_path: Path) -> None:
+def test_install_toolkit_prefers_its_own_files(root: Path, site: Path, tmp_path: Path) -> None:
     install(root, site, tmp_path / "cuda")
     assert (tmp_path / "cuda" / "include" / "cuda.h").read_text() == "cu13/include/cuda.h"
 

@@ -34,7 +34,7 @@ def bench(root: Path) -> Bench:
     return run
 
 
-def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> None:
+def test_bench_result_is_readable(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     done = bench("--select", "gemm/1*", "--output", str(path), gpu=True)
     assert (done.returncode, done.stdout) == (0, "")

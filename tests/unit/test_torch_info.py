@@ -54,7 +54,7 @@ def run(
 @pytest.mark.parametrize(
     "error", [ImportError("undefined symbol:\n ncclX"), RuntimeError("cuDNN 9.24, found 9.1")]
 )
-def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
+def test_torch_info_with_a_broken_torch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

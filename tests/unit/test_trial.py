@@ -55,7 +55,7 @@ def calls(*names: str) -> str:
     return "int all(void){return " + "+".join(f"{name}()" for name in names) + ";}"
 
 
-def test_a_sound_wheel(tmp_path: Path, site: Path) -> None:
+def test_problems_of_a_sound_wheel(tmp_path: Path, site: Path) -> None:
     """Symbols of the C library, of the interpreter, of NVIDIA's package; and a weak one."""
     nvidia = site / "nvidia" / "cu13" / "lib"
     wheel = packed(
@@ -121,7 +121,7 @@ def packed_again(tmp_path: Path, text: str, *options: str) -> Path:
         ),
     ],
 )
-def test_the_package_is_imported(tmp_path: Path, site: Path, code: str, message: str) -> None:
+def test_problems_of_a_failing_import(tmp_path: Path, site: Path, code: str, message: str) -> None:
     """The wheel's own, and neither the one of the build nor anything outside of its site."""
     wheel = packed(tmp_path, calls("abs"), code=code)
     expected = [f"own cannot be imported: {message}"] if message else []
@@ -146,7 +146,7 @@ def version():
     assert list(trial.unimportable("torch", tmp_path)) == expected
 
 
-def test_an_older_release_of_a_library(tmp_path: Path, site: Path) -> None:
+def test_problems_with_an_older_library(tmp_path: Path, site: Path) -> None:
     """The library is there, but not the version of it that the compiler linked with."""
     (tmp_path / "map").write_text("NEW_1 { global: new; };\n")
     script = f"-Wl,--version-script={tmp_path}/map"

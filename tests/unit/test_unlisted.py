@@ -25,7 +25,7 @@ from torch_images.locks.image_lock import image_lock
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
 
 
-def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, root: Path) -> None:
+def test_image_lock_missing_names_the_command(config: Config, root: Path) -> None:
     spec = choose_id(config, UNLISTED)
     assert spec not in locked_images(config)
     with pytest.raises(LockError) as caught:
@@ -52,7 +52,7 @@ def facts_request(config: Config, image: str) -> FactsRequest:
     return facts_input(config, choose_id(config, image))
 
 
-def test_an_unlisted_image_has_the_pins_of_its_torch(config: Config) -> None:
+def test_inputs_of_an_unlisted_image_pin_its_companions(config: Config) -> None:
     [wheels] = inputs(config, "wheel-cu128-torch2.10.0-py311-pod")
     assert "torchvision==0.25.0" in wheels.request
 

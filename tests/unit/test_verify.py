@@ -66,7 +66,7 @@ def test_parse_junit() -> None:
     assert parsed.observed == {"arch 12.0": "native sm_120"}
 
 
-def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
+def test_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image))
         for image in plan_images(
@@ -130,7 +130,7 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
     return run
 
 
-def test_a_report_of_the_same_checks_and_claim_is_used_again(
+def test_verify_uses_a_report_of_the_same_checks(
     verified: Callable[..., VerifyReport],
 ) -> None:
     outcome = verified()
@@ -150,7 +150,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
     ],
     ids=str,
 )
-def test_a_report_of_other_checks_is_not_used(
+def test_verify_ignores_a_report_of_other_checks(
     verified: Callable[..., VerifyReport], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(CheckedError):
@@ -194,7 +194,7 @@ def test_layers_pass_by_the_check_of_their_files(
     assert kept.exists() is (outcome == "passed")
 
 
-def test_a_changed_check_makes_old_reports_invalid(
+def test_suite_hash_changes_with_a_check(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
