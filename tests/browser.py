@@ -48,15 +48,15 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """What a reader sees of the first element that fits; "" for none."""
-        found = self.run(
+        content = self.run(
             "return document.querySelector(arguments[0])?.innerText.trim() ?? ''", selector
         )
-        return str(found)
+        return str(content)
 
     def type(self, selector: str, text: str) -> None:
         """Type into an element, as a user does; a choice takes the option that begins so."""
-        found = self._ask("element", using="css selector", value=selector)
-        self._ask(f"element/{found[_ELEMENT]}/value", text=text)
+        element = self._ask("element", using="css selector", value=selector)
+        self._ask(f"element/{element[_ELEMENT]}/value", text=text)
 
     def press(self, keys: str) -> None:
         """Press keys one after another, wherever the focus is."""
@@ -66,8 +66,8 @@ class Browser:
     @property
     def focus(self) -> str:
         """The id of the element that has the focus, else its text."""
-        found = self.run("const e = document.activeElement; return e.id || e.innerText")
-        return str(found)
+        label = self.run("const e = document.activeElement; return e.id || e.innerText")
+        return str(label)
 
     def tab_to(self, name: str, most: int = 40) -> None:
         """Press Tab until an element has the focus; fails if none of the next ones is it."""
@@ -87,8 +87,8 @@ class Browser:
         axe.run().then((found) =>
           done(found.violations.map((v) => [v.id, v.help, v.nodes[0].html])));
         """
-        found: list[list[str]] = self._ask("execute/async", script=script, args=[])
-        return found
+        rules: list[list[str]] = self._ask("execute/async", script=script, args=[])
+        return rules
 
     def scripts(self, *, run: bool) -> None:
         """Let pages that are opened from now on run their scripts, or not."""
@@ -128,9 +128,9 @@ def _value(answer: requests.Response) -> Any:
 
 def axe_core(folder: Path) -> str:
     """The script of axe-core, from a wheel that pip leaves in a folder."""
-    wanted = folder / "axe.txt"
-    wanted.write_text(f"{_AXE} --hash={_AXE_HASH}\n")
-    words = ("--quiet", "--no-deps", "--require-hashes", "--dest", folder, "-r", wanted)
+    requirements = folder / "axe.txt"
+    requirements.write_text(f"{_AXE} --hash={_AXE_HASH}\n")
+    words = ("--quiet", "--no-deps", "--require-hashes", "--dest", folder, "-r", requirements)
     subprocess.run([sys.executable, "-m", "pip", "download", *words], check=True)
     [wheel] = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
@@ -139,17 +139,17 @@ def axe_core(folder: Path) -> str:
 
 def programs() -> tuple[Path, ...]:
     """A browser and its driver; () where one of them is missing."""
-    found = [
+    paths = [
         next(filter(None, (shutil.which(name, path=_path()) for name in names)), None)
         for names in PROGRAMS
     ]
-    return tuple(Path(path) for path in found if path) if all(found) else ()
+    return tuple(Path(path) for path in paths if path) if all(paths) else ()
 
 
 @contextmanager
-def browser(found: Sequence[Path]) -> Iterator[Browser]:
-    """A browser for as long as the block lasts; `found` is what `programs` gave."""
-    chromium, chromedriver = found
+def browser(paths: Sequence[Path]) -> Iterator[Browser]:
+    """A browser for as long as the block lasts; `paths` is what `programs` gave."""
+    chromium, chromedriver = paths
     command = [str(chromedriver), "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         try:
@@ -168,11 +168,11 @@ def _window(session: requests.Session, address: str, chromium: Path) -> Iterator
     words = ["--headless=new", "--hide-scrollbars", *(["--no-sandbox"] if not os.geteuid() else [])]
     # /dev/shm of a container is small.
     options = {"binary": str(chromium), "args": [*words, "--disable-dev-shm-usage"]}
-    wanted = {
+    capabilities = {
         "goog:chromeOptions": options,
         "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
     }
-    values = {"capabilities": {"alwaysMatch": wanted}}
+    values = {"capabilities": {"alwaysMatch": capabilities}}
     window = f"{address}/{post(session, address, values)['sessionId']}"
     try:
         yield Browser(window, session)

@@ -33,7 +33,7 @@ class Row:
     compat library answers; "hang" is no answer, "broken" a file that is no library. `note` "" is a
     library without one. `says` are parts of the line on standard error, `how` how the choice is
     made effective. `library` is whether the host's libcuda is mounted, or the folder where it is,
-    `named` whether LD_LIBRARY_PATH names that folder.
+    `listed` whether LD_LIBRARY_PATH names that folder.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Row:
     source: str = "open"
     gpus: tuple[int, ...] | str = (TESLA,)
     library: bool | str = True
-    named: bool = True
+    listed: bool = True
     node: bool = False
     wsl: bool = False
     compat: bool = True
@@ -70,8 +70,8 @@ class Row:
 
 def compat(id: str, driver: str, **more: object) -> Row:  # noqa: A002
     """A row in which the compat library is chosen and root makes it effective."""
-    found: dict[str, object] = {"chosen": "compat", "how": "loader cache"}
-    return Row(id=id, driver=driver, **{**found, **more})  # type: ignore[arg-type]
+    fields: dict[str, object] = {"chosen": "compat", "how": "loader cache"}
+    return Row(id=id, driver=driver, **{**fields, **more})  # type: ignore[arg-type]
 
 
 def host(id: str, driver: str, **more: object) -> Row:  # noqa: A002
@@ -81,8 +81,8 @@ def host(id: str, driver: str, **more: object) -> Row:  # noqa: A002
 
 def refused(id: str, driver: str, *says: str, **more: object) -> Row:  # noqa: A002
     """A row in which CUDA cannot work, and the line says why and what would do."""
-    found: dict[str, object] = {"chosen": "host", "works": False}
-    return Row(id=id, driver=driver, says=("cannot work", *says), **{**found, **more})  # type: ignore[arg-type]
+    fields: dict[str, object] = {"chosen": "host", "works": False}
+    return Row(id=id, driver=driver, says=("cannot work", *says), **{**fields, **more})  # type: ignore[arg-type]
 
 
 TABLE = (
@@ -220,13 +220,13 @@ TABLE = (
         how="loader cache",
     ),
     # Google's device plugin mounts the libraries where no loader looks, and names the folder nowhere.
-    host("580, GKE", "580.95.05", library=GOOGLES, named=False, node=True, how="loader cache"),
-    compat("570, GKE", "570.86.15", library=GOOGLES, named=False, node=True),
+    host("580, GKE", "580.95.05", library=GOOGLES, listed=False, node=True, how="loader cache"),
+    compat("570, GKE", "570.86.15", library=GOOGLES, listed=False, node=True),
     host(
         "580, GKE, not root",
         "580.95.05",
         library=GOOGLES,
-        named=False,
+        listed=False,
         node=True,
         runs_as=USER,
         how="environment",
@@ -235,7 +235,7 @@ TABLE = (
         "570, GKE, not root, read-only",
         "570.86.15",
         library=GOOGLES,
-        named=False,
+        listed=False,
         node=True,
         runs_as=USER_READ_ONLY,
         how="environment",

@@ -95,8 +95,8 @@ def slugs(text: str) -> set[str]:
 
 @functools.cache
 def _json(path: Path) -> Mapping[str, list[dict[str, str]]]:
-    found: Mapping[str, list[dict[str, str]]] = json.loads(path.read_text())
-    return found
+    rows: Mapping[str, list[dict[str, str]]] = json.loads(path.read_text())
+    return rows
 
 
 _result = functools.cache(read)
@@ -105,9 +105,9 @@ _result = functools.cache(read)
 def correction(root: Path, part: str) -> Mapping[str, str] | None:
     """The correction of reference data that "FILE::WHAT" names."""
     path, _, what = part.partition("::")
-    for found in _json(root / path).get("corrections", ()):
-        if found["what"] == what:
-            return dict(found)
+    for each in _json(root / path).get("corrections", ()):
+        if each["what"] == what:
+            return dict(each)
     return None
 
 
@@ -115,10 +115,10 @@ def figure(root: Path, part: str) -> str:
     """What a case of a result took: "0.377 ms, 4,265 GB/s" on which GPU."""
     path, _, key = part.partition("::")
     result = _result(root / path)
-    found = result.figure(key)
-    assert found is not None, part
-    rate = f", {found.rate}" if found.rate else ""
-    return f"{found.median * 1e3:.4g} ms{rate} on {result.machine['gpu'].removeprefix('NVIDIA ')}"
+    timed = result.figure(key)
+    assert timed is not None, part
+    rate = f", {timed.rate}" if timed.rate else ""
+    return f"{timed.median * 1e3:.4g} ms{rate} on {result.machine['gpu'].removeprefix('NVIDIA ')}"
 
 
 def page(claims: Sequence[Claim]) -> str:

@@ -64,8 +64,8 @@ def faulty(upstream: str, *faults: Fault) -> Iterator[str]:
                     return
             head, _, body = received.partition(b"\r\n\r\n")
             first, *headers = head.decode().split("\r\n")
-            named = next((h for h in headers if h.lower().startswith("content-length:")), ":0")
-            length = int(named.partition(":")[2])
+            header = next((h for h in headers if h.lower().startswith("content-length:")), ":0")
+            length = int(header.partition(":")[2])
             fault = next((f for f in faults if f.meets(first, length)), None)
             if fault and fault.status:
                 drain(client, length - len(body))

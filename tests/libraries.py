@@ -27,9 +27,9 @@ def entry(arch: int, ptx: bool, specific: bool, size: int) -> bytes:
     return (head + bytes(8) + flags)[:64].ljust(64, b"\0") + bytes([arch]) * size
 
 
-def container(held: list[Code], version: int = 1) -> bytes:
+def container(codes: list[Code], version: int = 1) -> bytes:
     """A container with its number as its version."""
-    body = b"".join(entry(*code) for code in held)
+    body = b"".join(entry(*code) for code in codes)
     return struct.pack("<IHHQ", 0xBA55ED50, version, 16, len(body)) + body
 
 
@@ -51,7 +51,7 @@ def nothing_more(_fatbin: int, _wrappers: int) -> list[Relocation]:
 
 
 def library(
-    held: list[list[Code]],
+    code_lists: list[list[Code]],
     symbols: int = 2 * PAGE + 16,
     *,
     more: Callable[[int, int], list[Relocation]] = nothing_more,
@@ -74,13 +74,13 @@ def library(
     """
     fatbin = b""
     places = []
-    for number, one in enumerate(held, 1):
+    for number, one in enumerate(code_lists, 1):
         places.append(len(fatbin))
         fatbin += container(one, number)
     start = PAGE + 0x100
     end = start + len(fatbin)
     data = end + _TAIL + -(end + _TAIL) % PAGE
-    wrappers = b"".join(struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) for _ in held)
+    wrappers = b"".join(struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) for _ in code_lists)
     base = data + SHIFT
     aimed = places if targets is None else targets
     relocations = more(start + SHIFT, base)
@@ -165,7 +165,7 @@ def _written(
 
 def loaded(data: bytes) -> dict[int, bytes]:
     """What a loader has in memory: bytes by the address of each segment."""
-    found: dict[int, bytes] = {}
+    segments: dict[int, bytes] = {}
     last = 0
     for s in ELFFile(BytesIO(data)).iter_segments("PT_LOAD"):
         start, size = s["p_vaddr"], s["p_filesz"]
@@ -173,8 +173,8 @@ def loaded(data: bytes) -> dict[int, bytes]:
         assert s["p_offset"] + size <= len(data)
         assert s["p_paddr"] == start + 64
         last = start + s["p_memsz"]
-        found[start] = data[s["p_offset"] : s["p_offset"] + size]
-    return found
+        segments[start] = data[s["p_offset"] : s["p_offset"] + size]
+    return segments
 
 
 def at(memory: dict[int, bytes], address: int, size: int) -> bytes:
@@ -188,7 +188,7 @@ def at(memory: dict[int, bytes], address: int, size: int) -> bytes:
 def entries(data: bytes) -> list[list[Code]]:
     """The containers that the wrappers of a library lead to, after its relocations."""
     memory = loaded(data)
-    found: list[list[Code]] = []
+    tables: list[list[Code]] = []
     elf = ELFFile(BytesIO(data))
     rela = elf.get_section_by_name(".rela.dyn")
     assert isinstance(rela, RelocationSection)
@@ -196,10 +196,10 @@ def entries(data: bytes) -> list[list[Code]]:
         address = relocation["r_addend"]
         _, number, _, size = struct.unpack("<IHHQ", at(memory, address, 16))
         assert address % 8 == 0
-        assert number == len(found) + 1
-        [(_, held)] = containers(memoryview(at(memory, address, 16 + size)))
-        found.append([(e.arch, e.ptx, e.specific, len(e.data) - 64) for e in held])
-    return found
+        assert number == len(tables) + 1
+        [(_, codes)] = containers(memoryview(at(memory, address, 16 + size)))
+        tables.append([(e.arch, e.ptx, e.specific, len(e.data) - 64) for e in codes])
+    return tables
 
 
 def pruned(data: bytes, arches: list[int], *, symbols: bool = True) -> bytes:

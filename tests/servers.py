@@ -38,11 +38,11 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
 
     What is not there is looked for below `elsewhere`, if that is given.
     """
-    asked: list[str] = []
+    paths: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             data = files.get(self.path)
             missing = 302 if elsewhere else 404
             self.send_response(missing if data is None else 200)
@@ -63,4 +63,4 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
             """Keep requests out of the output of tests."""
 
     with serving(Handler) as url:
-        yield url, asked
+        yield url, paths

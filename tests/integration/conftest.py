@@ -139,8 +139,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     def make() -> str:
         return json.dumps(asdict(make_image("--select", DEFAULT)))
 
-    told = json.loads(once(tmp_path_factory.getbasetemp(), "built.json", make))
-    return Built(**{**told, "tags": tuple(told["tags"])})
+    record = json.loads(once(tmp_path_factory.getbasetemp(), "built.json", make))
+    return Built(**{**record, "tags": tuple(record["tags"])})
 
 
 @pytest.fixture(scope="session")

@@ -47,21 +47,21 @@ def make_image(*words: str) -> Built:
     """An image, built, verified and tagged by the command that users type."""
     done = invoke("build", *words, "--progress", "plain", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)["images"]
-    facts = (made[name] for name in ("observed", "checks"))
-    return Built(made["id"], made["digest"], tuple(made["tags"]), *facts)
+    [image] = json.loads(done.stdout)["images"]
+    facts = (image[name] for name in ("observed", "checks"))
+    return Built(image["id"], image["digest"], tuple(image["tags"]), *facts)
 
 
-def forget(engine: Engine, made: Built) -> None:
+def forget(engine: Engine, image: Built) -> None:
     """Remove an image, and the parents that no other image has: 8 GB for the next one."""
-    ours = _layers(engine, made.digest)
-    for name in made.tags:
+    ours = _layers(engine, image.digest)
+    for name in image.tags:
         engine.untag(name)
     parents = engine.tags(PARENT_IMAGES)
     others = [_layers(engine, name) for name in engine.tags() if name not in parents]
     for name in parents:
         own = _layers(engine, name)
-        if own and own == ours[: len(own)] and not any(own == held[: len(own)] for held in others):
+        if own and own == ours[: len(own)] and not any(own == each[: len(own)] for each in others):
             engine.untag(name)
 
 
@@ -119,10 +119,10 @@ def as_root(*words: str) -> list[str]:
     if os.geteuid() == 0:
         return [*words]
     sudo = ["sudo", "--non-interactive", "--preserve-env"]
-    asked = [*sudo, "true"]
+    command = [*sudo, "true"]
     if (
         not shutil.which("sudo")
-        or subprocess.run(asked, capture_output=True, check=False).returncode
+        or subprocess.run(command, capture_output=True, check=False).returncode
     ):
         pytest.fail(f"needs root for {words[0]}: run as root, or allow `sudo -n`", pytrace=False)
     return [*sudo, *words]
@@ -188,14 +188,14 @@ def running(
 
 def online(network: Network) -> tuple[str, ...]:
     """Options of `docker run` for a container that reaches the package index as the host does."""
-    told = dict(network.proxies)
+    variables = dict(network.proxies)
     if network.index:
-        told |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
+        variables |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
     mounts: tuple[str, ...] = ()
     if network.ca_bundle:
-        told |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/run/ca.crt")
+        variables |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/run/ca.crt")
         mounts = (f"--volume={network.ca_bundle.resolve()}:/run/ca.crt:ro",)
-    return (*mounts, *(f"--env={name}={value}" for name, value in told.items()))
+    return (*mounts, *(f"--env={name}={value}" for name, value in variables.items()))
 
 
 class Registry:
@@ -260,8 +260,8 @@ def registry_program(folder: Path) -> Path:
 def compose_command(folder: Path) -> list[str]:
     """Docker Compose 2: this machine's, or else Debian's, unpacked into a folder."""
     installed = ["docker", "compose"]
-    asked = subprocess.run([*installed, "version"], check=False, capture_output=True)
-    if asked.returncode == 0:
+    probe = subprocess.run([*installed, "version"], check=False, capture_output=True)
+    if probe.returncode == 0:
         return installed
     # bookworm's own is version 1; scripts/setup-engine has made trixie known there.
     suite = "/trixie" if "bookworm" in Path("/etc/os-release").read_text() else ""
@@ -293,10 +293,10 @@ def registry(folder: Path) -> Iterator[str]:
 
 # An engine takes the system's containerd, with all images of the first engine, where one listens in
 # /run/containerd. In a mount namespace with another /run/containerd it starts its own.
-_HERE = '[ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd; shift 3; exec "$@"'
+_NAMESPACE = '[ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd; shift 3; exec "$@"'
 # The engine of another system, whose root is the first word; the next two are the engine's folders,
 # which have the same paths in there.
-_THERE = """
+_CHROOT = """
 set -eu
 root=$1
 mount --bind "$root" "$root"
@@ -327,16 +327,16 @@ def second_engine(
     # A socket's whole path may have 104 letters.
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
     data = Path(tempfile.mkdtemp(prefix="engine-", dir=scratch_room()))  # has room for an image
-    told = dict(settings or {})
-    told["features"] = {"containerd-snapshotter": True, **told.get("features", {})}
-    (folder / "daemon.json").write_text(json.dumps(told))
+    daemon = dict(settings or {})
+    daemon["features"] = {"containerd-snapshotter": True, **daemon.get("features", {})}
+    (folder / "daemon.json").write_text(json.dumps(daemon))
     (folder / "bin").mkdir()
     if not runs:
         (folder / "bin" / "runc").symlink_to("/bin/false")
     address = f"unix://{folder}/docker.sock"
     # Debian's users do not have dockerd's folder in PATH, nor that of iptables.
     path = f"PATH={folder}/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
-    command = ["unshare", "--mount", "sh", "-c", _THERE if root else _HERE, "sh"]
+    command = ["unshare", "--mount", "sh", "-c", _CHROOT if root else _NAMESPACE, "sh"]
     command += [str(root), str(folder), str(data), "env", path]
     command += ["dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
     command += [f"--data-root={data}", f"--exec-root={folder}/exec"]

@@ -41,7 +41,7 @@ def nameless(image: str) -> Iterator[str]:
         yield name
 
 
-def found(text: str) -> dict[str, Any]:
+def compiled_places(text: str) -> dict[str, Any]:
     """What COMPILES printed; shown as it is where it failed."""
     assert text.strip().endswith("}"), text[-3000:]
     places: dict[str, Any] = json.loads(text.splitlines()[-1])
@@ -66,23 +66,21 @@ def test_torch_compiles_for_an_id_without_a_name(nameless: str, words: tuple[str
     command = ["docker", "exec", nameless, *words, COMPILES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    check(found(done.stdout))
+    check(compiled_places(done.stdout))
 
 
-def test_a_home_that_cannot_be_written_is_one_in_tmp(image: str, engine: Engine) -> None:
+def test_home_without_write_access_is_in_tmp(image: str, engine: Engine) -> None:
     """Debian's daemon has /usr/sbin; GitHub mounts /github/home, of another user."""
     code = "import os; open(os.environ['HOME'] + '/x', 'w'); print(os.environ['HOME'])"
     done = engine.run(image, "python", "-c", code, user="daemon", **facts())
     home = "/tmp/torch-images-1"
-    said = f"torch-images: HOME=/usr/sbin cannot be written, so it is {home}"
-    assert done.output.splitlines()[1:] == [said, home]
+    line = f"torch-images: HOME=/usr/sbin cannot be written, so it is {home}"
+    assert done.output.splitlines()[1:] == [line, home]
     done = engine.run(image, "-c", code, entrypoint=["python"], user="daemon", **facts())
     assert done.output == f"{home}\n"
 
 
-def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
-    image: str, engine: Engine
-) -> None:
+def test_compile_read_only_without_a_home_or_the_entrypoint(image: str, engine: Engine) -> None:
     done = engine.run(
         image,
         "-c",
@@ -90,7 +88,7 @@ def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
         entrypoint=["python"],
         **facts(user="12345", read_only=True, tmpfs={"/tmp": "exec"}, environment={"HOME": ""}),
     )
-    check(found(done.output))
+    check(compiled_places(done.output))
 
 
 NOEXEC = (
@@ -104,16 +102,16 @@ CLOSED = (
 
 
 @pytest.mark.parametrize(
-    ("mounts", "said"),
+    ("mounts", "lines"),
     [({"/tmp": ""}, [NOEXEC]), ({}, [CLOSED]), ({"/tmp": "exec"}, [])],
     ids=["noexec", "read-only", "exec"],
 )
-def test_what_needs_a_mount_option_is_said(
-    image: str, engine: Engine, mounts: dict[str, str], said: list[str]
+def test_complaint_about_mount_options(
+    image: str, engine: Engine, mounts: dict[str, str], lines: list[str]
 ) -> None:
     options = facts(read_only=True, tmpfs=mounts)
-    assert engine.run(image, "true", **options).output.splitlines()[1:] == said
+    assert engine.run(image, "true", **options).output.splitlines()[1:] == lines
     done = engine.run(image, "cuda-doctor", "--json", entrypoint=["/usr/bin/env"], **options)
     assert [f"torch-images: {json.loads(done.output)['user']['complaint']}"] == (
-        said or ["torch-images: "]
+        lines or ["torch-images: "]
     )

@@ -42,7 +42,7 @@ def candidate(platform: Platform) -> str:
     return f"torch-images-candidate:{DEFAULT}{platform.suffix}"
 
 
-def said(digest: str, *words: str) -> str:
+def printed(digest: str, *words: str) -> str:
     """What a program in an image prints."""
     command = ["docker", "run", "--rm", "--network=none", "--entrypoint=", digest, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -65,25 +65,25 @@ def both(
         env["TORCH_IMAGES_CACHE"] = str(scratch / "cache")
         done = invoke(*BUILD, *SMALL, "--platform", "all", "--no-cache", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        made = {image["id"]: image["digest"] for image in json.loads(done.stdout)["images"]}
-        digests = {p: made[candidate(p).partition(":")[2]] for p in PLATFORMS}
+        images = {image["id"]: image["digest"] for image in json.loads(done.stdout)["images"]}
+        digests = {p: images[candidate(p).partition(":")[2]] for p in PLATFORMS}
         yield Both(folder, env, digests)
         for platform in PLATFORMS:
             engine.untag(candidate(platform))
 
 
-def test_each_image_says_its_platform_and_runs(both: Both, engine: Engine) -> None:
+def test_run_each_platform(both: Both, engine: Engine) -> None:
     for platform, digest in both.digests.items():
         info = engine.inspect(digest)
         assert info.platform == platform.name
         assert info.size > 50_000_000  # its layers are unpacked
         program = "import platform, torch_images_probe; print(platform.machine())"
-        assert said(digest, "python", "-c", program) == f"{platform.machine}\n"
+        assert printed(digest, "python", "-c", program) == f"{platform.machine}\n"
 
 
 def test_both_have_the_same_bytecode(both: Both) -> None:
     """This machine's Python made that of the wheels, for either; QEMU's that of its own library."""
-    amd, arm = (set(said(d, "sh", "-c", BYTECODE).splitlines()) for d in both.digests.values())
+    amd, arm = (set(printed(d, "sh", "-c", BYTECODE).splitlines()) for d in both.digests.values())
     of_wheels = {line for line in amd if " /opt/venv/" in line}
     assert len(of_wheels) >= 3
     assert of_wheels == {line for line in arm if " /opt/venv/" in line}
@@ -91,7 +91,7 @@ def test_both_have_the_same_bytecode(both: Both) -> None:
     assert all("linux-gnu" in path for path in others), others  # named after the processor
 
 
-def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -> None:
+def test_build_in_an_emulator_is_reproducible(both: Both, tmp_path: Path) -> None:
     """From nothing, the base included: the digest is equal."""
     env = {**both.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
     words = (*BUILD, *SMALL, "--platform", FOREIGN.name, "--no-cache")
@@ -100,16 +100,16 @@ def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -
     assert json.loads(done.stdout)["images"][0]["digest"] == both.digests[FOREIGN]
 
 
-def test_the_image_with_torch(engine: Engine) -> None:
+def test_build_of_the_torch_image(engine: Engine) -> None:
     """It is built and passes its checks in an emulator; what that cannot show is listed."""
     done = invoke(*BUILD, "--platform", FOREIGN.name, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)["images"]
+    [image] = json.loads(done.stdout)["images"]
     try:
-        assert made["id"].endswith(FOREIGN.suffix)
-        assert made["checks"]["passed"] > 150
+        assert image["id"].endswith(FOREIGN.suffix)
+        assert image["checks"]["passed"] > 150
         program = "import torch; print(torch.__version__, torch.version.cuda)"
-        assert said(made["digest"], "python", "-c", program) == f"{T130}+cu130 13.0\n"
+        assert printed(image["digest"], "python", "-c", program) == f"{T130}+cu130 13.0\n"
     finally:
-        for tag in made["tags"]:
+        for tag in image["tags"]:
             engine.untag(tag)

@@ -62,7 +62,7 @@ def entry(wheel: LockedWheel) -> str:
     return next(line for line in lines if wheel.filename in line)
 
 
-def test_a_wheel_whose_hash_differs(
+def test_build_with_a_wheel_of_another_hash(
     built: Built, engine: Engine, project: Callable[..., Path]
 ) -> None:
     lock = read_wheels(ROOT / LOCK)
@@ -79,7 +79,7 @@ def test_a_wheel_whose_hash_differs(
     assert images(engine) == before
 
 
-def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..., Path]) -> None:
+def test_build_without_index(built: Built, engine: Engine, project: Callable[..., Path]) -> None:
     lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "fsspec")
     folder = project((LOCK, entry(wheel), ""))
@@ -92,7 +92,7 @@ def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..
     assert images(engine) == before
 
 
-def test_a_disk_that_fills_up_while_the_base_is_made(
+def test_base_on_a_full_disk(
     built: Built,
     config: Config,
     small_disk: Path,
@@ -111,7 +111,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_mirror_of_the_index_is_used(
+def test_build_uses_a_mirror_of_the_index(
     monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     runner: Runner,

@@ -37,14 +37,14 @@ BaseMaker(cache=cache, resolver=resolver).base(base, read(DebLock, locks / "base
 """
 
 
-def processes(said: Callable[[Path], bytes], word: Path) -> list[Path]:
+def processes(read: Callable[[Path], bytes], word: Path) -> list[Path]:
     """The processes of which something has a path in it."""
-    found = []
+    folders = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends, or is another user's
-            if os.fsencode(word) in said(folder):
-                found.append(folder)
-    return found
+            if os.fsencode(word) in read(folder):
+                folders.append(folder)
+    return folders
 
 
 def mounts(process: Path) -> bytes:
@@ -112,7 +112,7 @@ def test_a_killed_bootstrap_leaves_no_mount(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
-def test_nothing_goes_where_something_is_mounted(tmp_path: Path) -> None:
+def test_remove_tree_keeps_what_is_mounted(tmp_path: Path) -> None:
     """A mount of the same file system, too, which has no other device number."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()

@@ -96,7 +96,7 @@ def cdi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cdi]:
         yield Cdi(folder, connect())
 
 
-def test_a_container_gets_the_devices_that_were_named(cdi: Cdi) -> None:
+def test_device_requests_give_the_listed_devices(cdi: Cdi) -> None:
     options = {"device_requests": device_requests(f"{KIND}=1,{KIND}=0"), "network_mode": "none"}
     with cdi.engine.container(IMAGE, **options) as container:
         # `docker exec` has the variables of the image only, in Docker 26.1.5.
@@ -107,9 +107,9 @@ def test_a_container_gets_the_devices_that_were_named(cdi: Cdi) -> None:
     assert done.output == "a file of the host\n"
 
 
-def test_what_the_engine_refuses_is_said_with_a_hint(cdi: Cdi) -> None:
+def test_container_refused_by_the_engine_has_a_hint(cdi: Cdi) -> None:
     """A file of a driver that was replaced, and a device that no spec has."""
-    for name, said in (
+    for name, message in (
         ("gone", f'error mounting "{cdi.folder}/libcuda.so.570.86.15"'),
         ("7", f"CDI device injection failed: unresolvable CDI devices {KIND}=7"),
     ):
@@ -117,6 +117,6 @@ def test_what_the_engine_refuses_is_said_with_a_hint(cdi: Cdi) -> None:
         with pytest.raises(EngineError) as caught, cdi.engine.container(IMAGE, **options):
             pass
         assert caught.value.message.startswith(
-            f"the engine cannot give the container a GPU: {said[:100]}"
+            f"the engine cannot give the container a GPU: {message[:100]}"
         )
         assert "`nvidia-ctk cdi generate" in caught.value.hint

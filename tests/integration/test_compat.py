@@ -83,22 +83,22 @@ def stubs(
     compile_stubs(engine, built.digest, folder, notes)
     for cuda in VERSIONS:
         spec = choose(config, cuda=cuda, platform=AMD64.name)
-        told = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
-        (folder / f"image-{cuda}.json").write_text(json.dumps(told))
+        image_json = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
+        (folder / f"image-{cuda}.json").write_text(json.dumps(image_json))
     (folder / "broken.so").write_text("this is no library")
     (folder / "look.py").write_text(LOOK)
     for version, names in dict.fromkeys(VERSIONS.values(), (*notes, "broken")).items():
         for name in names:
-            made = folder / f"{name}-{version}"
-            made.mkdir()
-            (made / f"libcuda.so.{version}").write_bytes((folder / f"{name}.so").read_bytes())
-            (made / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
+            driver = folder / f"{name}-{version}"
+            driver.mkdir()
+            (driver / f"libcuda.so.{version}").write_bytes((folder / f"{name}.so").read_bytes())
+            (driver / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
     (folder / "empty").mkdir()
     return folder
 
 
 @dataclass(frozen=True)
-class Made:
+class CompatProject:
     """The project whose compat packages come from the stand-in repository."""
 
     folder: Path
@@ -109,7 +109,7 @@ class Made:
 @pytest.fixture(scope="module")
 def with_compat(
     stubs: Path, small_locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Made]:
+) -> Iterator[CompatProject]:
     """A small image with the stand-in package: locked, built, under a name of its own."""
     scratch = tmp_path_factory.mktemp("compat")
     folder = scratch / "project"
@@ -127,13 +127,13 @@ def with_compat(
         digest = json.loads(done.stdout)["images"][0]["digest"]
         engine.tag(digest, *REFERENCE.split(":"))
         engine.untag(CANDIDATE)
-        yield Made(
+        yield CompatProject(
             folder, with_facts(load_config(folder / "images.yaml"), folder / "locks"), digest
         )
     engine.untag(REFERENCE)
 
 
-def test_the_package_is_locked_as_apt_finds_it(with_compat: Made) -> None:
+def test_the_package_is_locked_as_apt_finds_it(with_compat: CompatProject) -> None:
     lock = read(DebLock, with_compat.folder / "locks" / "compat-cu130.json")
     [deb] = lock.debs
     assert (deb.name, deb.version, deb.archive) == (
@@ -146,7 +146,7 @@ def test_the_package_is_locked_as_apt_finds_it(with_compat: Made) -> None:
     assert (check.returncode, check.stdout) == (0, "compat-cu130: 1 unchanged\n"), check.stderr
 
 
-def test_a_repository_signed_by_another_key_is_refused(with_compat: Made) -> None:
+def test_a_repository_signed_by_another_key_is_refused(with_compat: CompatProject) -> None:
     """Whoever answers, and whatever key is served beside it: the pinned fingerprint decides."""
     key = with_compat.config.compat.key
     replace(with_compat.folder, "images.yaml", key, "0" * 32 + key[-8:])
@@ -160,7 +160,7 @@ def test_a_repository_signed_by_another_key_is_refused(with_compat: Made) -> Non
 
 
 def test_the_image_says_what_it_has_and_passes(
-    with_compat: Made, engine: Engine, runner: Runner, workspace: Workspace
+    with_compat: CompatProject, engine: Engine, runner: Runner, workspace: Workspace
 ) -> None:
     """From outside, where all that the package adds is to be seen."""
     labels = engine.inspect(with_compat.digest).labels
@@ -177,10 +177,10 @@ def test_the_image_says_what_it_has_and_passes(
         "sm86-compat",
     ]
     info = engine.inspect(reference)
-    wanted = claim(with_compat.config, planned)
+    expected = claim(with_compat.config, planned)
     modules = ("test_compat.py", "test_metadata.py")
     job = Job(config=with_compat.config, workspace=own, engine=engine, run=runner)
-    subject = Subject(job=job, info=info, claim=wanted)
+    subject = Subject(job=job, info=info, claim=expected)
     checks = outside(subject, modules).checks
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}
@@ -208,13 +208,13 @@ SHOWN = ("570 data centre", "570 GeForce", "580.95.05, as old as compat")
     [row for row in TABLE if row.id in SHOWN or not decided(row)],
     ids=lambda row: row.id,
 )
-def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None:
+def test_table(row: Row, with_compat: CompatProject, stubs: Path, engine: Engine) -> None:
     done = engine.run(REFERENCE, "-c", script(row), **container(row, stubs))
     assert done.code == 0, done.output
-    *said, found = done.output.strip().splitlines()
-    look = json.loads(found.removeprefix("LOOK "))
+    *lines, last = done.output.strip().splitlines()
+    look = json.loads(last.removeprefix("LOOK "))
     # A read-only container is also told what torch.compile lacks there.
-    text = "\n".join(line for line in said if "torch.compile" not in line)
+    text = "\n".join(line for line in lines if "torch.compile" not in line)
     assert [part for part in row.says if part not in text] == [], text
     failed = "cannot work" in text or "PyTorch runs on the CPU" in text
     assert failed == (not row.works), text
@@ -234,28 +234,28 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     if how == "environment":
         assert path == both
         assert look["env"]["TRITON_LIBCUDA_PATH"] == folder
-    elif elsewhere and row.named:
+    elif elsewhere and row.listed:
         assert path == both
     else:
         assert path == ("/mine" if row.stale == "environment" else "")
 
 
 def test_ten_starts_of_a_slow_host_choose_alike(
-    with_compat: Made, stubs: Path, engine: Engine
+    with_compat: CompatProject, stubs: Path, engine: Engine
 ) -> None:
     """A trial took 0.25 to 0.87 s on real hosts, and a start gave up after 0.38."""
     row = next(row for row in TABLE if row.id == "570 data centre")
-    options, found = container(row, stubs), set()
+    options, choices = container(row, stubs), set()
     for turn in range(10):
         delay = {"STUB_DELAY": str(turn / 10)}
         environment = {**options["environment"], **delay}
-        found.add(
+        choices.add(
             engine.run(
                 REFERENCE, "-c", script(row), **{**options, "environment": environment}
             ).output
         )
-    assert len(found) == 1
-    assert "the compat library" in found.pop()
+    assert len(choices) == 1
+    assert "the compat library" in choices.pop()
 
 
 COMPAT_ON_570, GKE = (
@@ -275,11 +275,11 @@ SHELLS = {
 @contextlib.contextmanager
 def resting(row: Row, stubs: Path, *command: str) -> Iterator[str]:
     """A container of a row that stays."""
-    made = container(row, stubs)
+    settings = container(row, stubs)
     options = ["--entrypoint=/bin/sh", "--cap-add=SYS_ADMIN", "--security-opt=apparmor=unconfined"]
-    options += [f"--volume={volume}" for volume in made["volumes"]]
-    options += [f"--env={name}={value}" for name, value in made["environment"].items()]
-    options += ["--read-only"] if made["read_only"] else []
+    options += [f"--volume={volume}" for volume in settings["volumes"]]
+    options += [f"--env={name}={value}" for name, value in settings["environment"].items()]
+    options += ["--read-only"] if settings["read_only"] else []
     with running(REFERENCE, "-c", script(row, command), options=tuple(options)) as name:
         yield name
 
@@ -300,7 +300,7 @@ STAYS = ("sh", "-c", "echo ready; exec sleep infinity")
 
 @pytest.mark.parametrize(("row", "library"), REACHED, ids=["compat", "GKE"])
 def test_roots_choice_reaches_every_process(
-    with_compat: Made, stubs: Path, row: Row, library: str
+    with_compat: CompatProject, stubs: Path, row: Row, library: str
 ) -> None:
     """Without any shell, and other users, too: it is in the loader's cache."""
     with resting(row, stubs, *STAYS) as name:
@@ -312,7 +312,7 @@ def test_roots_choice_reaches_every_process(
 @pytest.mark.parametrize("runs_as", [USER, USER_READ_ONLY])
 @pytest.mark.parametrize(("row", "library"), REACHED, ids=["compat", "GKE"])
 def test_a_users_choice_reaches_every_shell(
-    with_compat: Made, stubs: Path, row: Row, library: str, runs_as: str
+    with_compat: CompatProject, stubs: Path, row: Row, library: str, runs_as: str
 ) -> None:
     with resting(dataclasses.replace(row, runs_as=runs_as), stubs, *STAYS) as name:
         for command in SHELLS.values():
@@ -320,7 +320,7 @@ def test_a_users_choice_reaches_every_shell(
 
 
 def test_a_shell_chooses_where_the_entrypoint_was_replaced(
-    with_compat: Made, stubs: Path, engine: Engine
+    with_compat: CompatProject, stubs: Path, engine: Engine
 ) -> None:
     """The host's own libcuda until then, and nothing broken."""
     row = COMPAT_ON_570
@@ -371,7 +371,7 @@ def container(row: Row, stubs: Path) -> dict[str, Any]:
             "STUB_GPUS": "hang" if hangs else ",".join(map(str, row.gpus)),
             "COMPAT_ANSWER": "" if row.answer == "broken" else row.answer,
             "CUDA_COMPAT": row.mode,
-            **({"LD_LIBRARY_PATH": row.folder} if elsewhere and row.named else {}),
+            **({"LD_LIBRARY_PATH": row.folder} if elsewhere and row.listed else {}),
         },
     )
 

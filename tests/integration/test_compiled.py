@@ -84,12 +84,12 @@ class Compiling:
     def commit(self, name: str = FORK) -> None:
         """Commit what was changed in a checkout, the fork's or Triton's, and build from that."""
         text = (self.folder / "images.yaml").read_text()
-        found = re.search(rf"{name}\n      commit: (\w+)", text)
-        assert found
+        match = re.search(rf"{name}\n      commit: (\w+)", text)
+        assert match
         commit = self.repositories.commit(name)
-        replace(self.folder, "images.yaml", found[1], commit)
+        replace(self.folder, "images.yaml", match[1], commit)
         lock = self.folder / "locks" / "source-fork.json"
-        lock.write_text(lock.read_text().replace(found[1], commit))
+        lock.write_text(lock.read_text().replace(match[1], commit))
 
     def code(self, wheel: Path, kind: str, scratch: Path) -> dict[str, int]:
         """How often each target occurs in the machine code, or PTX, of libtorch_cuda.so."""
@@ -142,11 +142,11 @@ def container(image: str) -> Iterator[str]:
         subprocess.run(["docker", "rm", created], check=True, capture_output=True)
 
 
-def hits(said: str, wheel: str) -> dict[str, tuple[int, int]]:
+def hits(output: str, wheel: str) -> dict[str, tuple[int, int]]:
     """Of each kind of file: how many were in the compile cache, of how many."""
-    lines = re.findall(rf"{wheel}: compile cache hits: (.*)", said)
-    found = re.findall(r"([^,]+?) (\d+) of (\d+)", lines[-1])
-    return {kind.strip(): (int(hit), int(all_)) for kind, hit, all_ in found}
+    lines = re.findall(rf"{wheel}: compile cache hits: (.*)", output)
+    counts = re.findall(r"([^,]+?) (\d+) of (\d+)", lines[-1])
+    return {kind.strip(): (int(hit), int(all_)) for kind, hit, all_ in counts}
 
 
 def tables(compiling: Compiling, size: int, start: int) -> None:
@@ -160,8 +160,8 @@ def tables(compiling: Compiling, size: int, start: int) -> None:
     compiling.commit()
 
 
-def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) -> None:
-    said = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
+def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
+    output = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
     torch, triton = sorted((tmp_path / "dist").glob("*.whl"))
     commit = (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
     assert torch.name == f"torch-2.12.0a0+git{commit[:7]}.cu130-cp313-cp313-linux_x86_64.whl"
@@ -178,13 +178,13 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     assert {f"{BACKEND}/bin/{n}" for n in ("ptxas", "ptxas-blackwell")} <= names
     assert "#define CUDA_VERSION 13000" in header  # the toolkit's, not the published Triton's
     assert b".debug_info" not in library
-    assert "triton: 0 files left out, 1 libraries stripped" in said
+    assert "triton: 0 files left out, 1 libraries stripped" in output
     assert re.search(
-        r"warning: triton: cuobjdump is of CUDA \d+\.\d+, the wheel is for 13\.0", said
+        r"warning: triton: cuobjdump is of CUDA \d+\.\d+, the wheel is for 13\.0", output
     )
 
 
-def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> None:
+def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: Engine) -> None:
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -252,15 +252,15 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     )
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     reference, planned = identify(config, tag, workspace, engine)
-    wanted = verify.claim(config, planned)
+    claimed = verify.claim(config, planned)
     info, run = engine.inspect(reference), Runner()
     job = Job(config=config, workspace=workspace, engine=engine, run=run)
-    subject = Subject(job=job, info=info, claim=wanted)
+    subject = Subject(job=job, info=info, claim=claimed)
     return outside(subject, ()).checks
 
 
 @pytest.mark.slow
-def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
+def test_wheels_of_a_local_tree(compiling: Compiling, tmp_path: Path) -> None:
     """With a submodule that is checked out there, and can be had nowhere else."""
     tree = tmp_path / "my tree"
     bare = compiling.repositories.folder / "bare"
@@ -288,7 +288,7 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) -> None:
+def test_lock_has_the_downloads_of_triton(compiling: Compiling, tmp_path: Path) -> None:
     done = compiling.invoke("lock", "--select", "source-fork")
     assert (done.returncode, done.stdout) == (0, "source-fork: unchanged\n")
     compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
@@ -361,9 +361,9 @@ def step(
     vars(job).update(remote=True)  # layouts as contexts, for a plain build
     parts = prepare_inputs(job, [planned])
     plans = [plan_image(config, planned, workspace.root)]
-    made = workspace.output / "made"
-    write_bake(job, plans, parts, folder=made)
-    target = json.loads((made / FILE).read_text())["target"][planned.target]
+    bake = workspace.output / "made"
+    write_bake(job, plans, parts, folder=bake)
+    target = json.loads((bake / FILE).read_text())["target"][planned.target]
     command = ["docker", "buildx", "build", "--progress=plain", "--network=host", *options]
     command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
     command += [f"--build-arg={name}={value}" for name, value in target["args"].items()]
@@ -467,23 +467,23 @@ def test_two_shares_halve_the_work_and_a_third_build_collects(
             done = on_a_builder(compiling, engine, url, name, share)
             error = explain(done.output)
             assert isinstance(error, UnfinishedError), done.output
-            said = re.match(rf"share {share} of torch: (\d+) of (\d+) units compiled, ", str(error))
-            assert said
-            found = hits(done.output, "torch")
-            assert int(said[1]) == found["CUDA"][1] + found["C/C++"][1]
-            counts.append(int(said[1]))
-            planned = int(said[2])
+            work = re.match(rf"share {share} of torch: (\d+) of (\d+) units compiled, ", str(error))
+            assert work
+            cached = hits(done.output, "torch")
+            assert int(work[1]) == cached["CUDA"][1] + cached["C/C++"][1]
+            counts.append(int(work[1]))
+            planned = int(work[2])
         done = on_a_builder(compiling, engine, url, f"{tmp_path}-3")
     assert not done.code, done.output
     assert sum(counts) == planned + 1
     assert max(counts) < planned
-    found = hits(done.output, "torch")
-    assert found["CUDA"][1] + found["C/C++"][1] == planned
-    assert all(hit == asked > 0 for hit, asked in found.values())
+    cached = hits(done.output, "torch")
+    assert cached["CUDA"][1] + cached["C/C++"][1] == planned
+    assert all(hit == total > 0 for hit, total in cached.values())
 
 
 @pytest.mark.slow
-def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
+def test_wheels_by_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
     lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py313.json"
     before = lock.read_text()
@@ -520,8 +520,8 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
             assert "locks/toolkit-cu130.json does not exist" in refused(compiling, code=3)
             done = compiling.invoke("lock", "--select", "toolkit-cu130")
             assert done.returncode == 0, done.stderr
-            said = compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
-            assert "torch: compiled in" in said
+            output = compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
+            assert "torch: compiled in" in output
             [torch] = (tmp_path / "dist").glob("torch-*")
             assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_120"}
             compiling.files[f"{root}/{path}.tar.xz"] += b"x"

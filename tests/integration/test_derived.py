@@ -21,9 +21,9 @@ from torch_images.host.workspace import Workspace
 # The torchvision that fits the release.
 _EXTRAS = {extra.name: extra for extra in load_config(ROOT / "images.yaml").extras}
 VISION = dict(pin.split("==") for pin in _EXTRAS["vision"].pinned(T130) or ())["torchvision"]
-WANTED = ("accelerate", "diffusers", "lightning", "timm", "transformers")
+LIBRARIES = ("accelerate", "diffusers", "lightning", "timm", "transformers")
 # What each installs for good; what pip would do with all of them is asked for below.
-INSTALLED = {"pip": ("timm",), "uv": WANTED}
+INSTALLED = {"pip": ("timm",), "uv": LIBRARIES}
 COMMANDS = {"pip": "pip install --no-cache-dir --no-compile", "uv": "uv pip install --no-cache"}
 
 # Torch's own distributions by version, and their files by name, size and time.
@@ -55,17 +55,17 @@ def image(built: Built) -> str:
 def look(engine: Engine, image: str) -> dict[str, Any]:
     done = engine.run(image, "-c", LOOK, entrypoint=["python"], network_mode="none")
     assert done.code == 0, done.output
-    found: dict[str, Any] = json.loads(done.output)
-    return found
+    files: dict[str, Any] = json.loads(done.output)
+    return files
 
 
 @contextlib.contextmanager
 def derived(tool: str, image: str, workspace: Workspace) -> Iterator[str]:
     """An image that starts from ours and installs what people install."""
     network, tag = workspace.network, f"torch-images-test:derived-{tool}"
-    told = dict(network.proxies)  # BuildKit knows these arguments; an index must be declared
+    build_args = dict(network.proxies)  # BuildKit knows these arguments; an index must be declared
     index = dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index or "")
-    told |= index if network.index else {}
+    build_args |= index if network.index else {}
     arguments = "\n".join(f"ARG {name}" for name in index if network.index)
     steps = f"""
 FROM {image}
@@ -79,7 +79,7 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
 """
     command = ["docker", "buildx", "build", "--load", f"--tag={tag}", "--file=-"]
     command += [f"--build-context=uv={Path(uv.find_uv_bin()).parent}"]
-    command += [f"--build-arg={name}={value}" for name, value in told.items()]
+    command += [f"--build-arg={name}={value}" for name, value in build_args.items()]
     command += [f"--secret=id=ca,src={network.ca_bundle}"] if network.ca_bundle else []
     command += ["--network=host"] if network.on_loopback else []
     done = subprocess.run(
@@ -99,7 +99,7 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
 @pytest.mark.parametrize(
     "tool", [pytest.param(t, marks=() if t == "pip" else pytest.mark.slow) for t in COMMANDS]
 )
-def test_what_is_installed_on_top_keeps_torch(
+def test_install_on_top_keeps_torch(
     image: str, engine: Engine, workspace: Workspace, tool: str
 ) -> None:
     before = look(engine, image)
@@ -142,13 +142,11 @@ def within(container: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("tool", ASKS)
-def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
-    resting: str, tool: str
-) -> None:
+def test_install_refuses_a_release_for_another_torch(resting: str, tool: str) -> None:
     done = within(resting, *ASKS[tool].split(), "torchvision==0.25.0")
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     assert done.returncode != 0
-    assert REFUSALS[tool] in " ".join(said.split())
+    assert REFUSALS[tool] in " ".join(output.split())
 
 
 @pytest.mark.parametrize(
@@ -160,21 +158,21 @@ def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
         "UV_SYSTEM_PYTHON=1",
     ],
 )
-def test_uv_keeps_torch_whatever_its_environment(resting: str, words: str) -> None:
+def test_uv_keeps_torch_in_any_environment(resting: str, words: str) -> None:
     """Debian's Python takes no packages, and says where they belong."""
     within(resting, "sh", "-c", "echo einops==0.7.0 >/tmp/own.txt")
     done = within(resting, "env", *words.split(), *ASKS["uv"].split(), "torch==2.13.0")
     assert done.returncode != 0
-    said = " ".join(done.stderr.split())
+    stderr = " ".join(done.stderr.split())
     expected = f"you require torch==2.13.0 and torch=={T130}"
     if words == "UV_SYSTEM_PYTHON=1":
         expected = "Packages of this image belong in /opt/venv"
-    assert expected in said
+    assert expected in stderr
 
 
 @pytest.mark.parametrize("tool", ASKS)
 @pytest.mark.parametrize("package", ["nvidia-nccl-cu12==2.26.2", "xgboost==2.1.4"])
-def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
+def test_install_refuses_a_wheel_that_replaces_a_library(
     resting: str, tool: str, package: str
 ) -> None:
     done = within(resting, *ASKS[tool].split(), package)
@@ -182,7 +180,7 @@ def test_a_wheel_that_would_replace_a_library_of_torchs_is_refused(
     assert "0+not.beside.nvidia.nccl.cu13" in done.stdout + done.stderr
 
 
-def test_a_library_that_was_replaced_is_said_and_put_back_by_what_it_says(resting: str) -> None:
+def test_torch_info_shows_how_to_restore_a_library(resting: str) -> None:
     lifted = ("env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "nvidia-nccl-cu12==2.26.2")
     assert within(resting, *lifted).returncode == 0
     line = within(resting, "torch-info").stdout.splitlines()[0]
@@ -229,8 +227,8 @@ def project(resting: str, workspace: Workspace) -> str:
 
 def untouched(container: str) -> dict[str, Any]:
     """What must stay in a container: all of LOOK but NVIDIA's packages of Python code."""
-    found = json.loads(within(container, "/opt/venv/bin/python", "-c", LOOK).stdout)
-    return {name: facts for name, facts in found.items() if name not in CODE}
+    files = json.loads(within(container, "/opt/venv/bin/python", "-c", LOOK).stdout)
+    return {name: facts for name, facts in files.items() if name not in CODE}
 
 
 @pytest.mark.parametrize(
@@ -244,9 +242,7 @@ def untouched(container: str) -> dict[str, Any]:
         "uv run python -c 1",
     ],
 )
-def test_a_project_of_uv_is_refused_a_torch_of_its_own(
-    resting: str, project: str, command: str
-) -> None:
+def test_uv_project_is_refused_its_own_torch(resting: str, project: str, command: str) -> None:
     """It would replace the image's, or download 3 GB of the same; nothing of it is fetched."""
     before = untouched(resting)
     done = within(resting, "sh", "-c", f"cd {project} && rm -f uv.lock && {command}")
@@ -273,7 +269,7 @@ def test_pip_works_for_an_id_without_a_name(image: str, workspace: Workspace) ->
         assert "lack sys.path precedence to torch in /opt/venv" in done.stderr
 
 
-def test_a_repository_with_a_folder_bin_is_copied_and_any_user_writes_there(
+def test_workspace_takes_a_folder_bin_and_any_user(
     image: str, engine: Engine, tmp_path: Path
 ) -> None:
     """In "/", `COPY . .` failed at the link /bin, and no other user could write."""
@@ -306,7 +302,7 @@ visudo --check --quiet && ls -A /var/cache/apt/archives
         user = ("setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
         kept = "--preserve-env=PIP_INDEX_URL,PIP_CERT,HTTPS_PROXY,https_proxy"
         sudo = (*user, "sudo", kept)
-        found = within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)")
-        assert found.stdout == "/opt/venv\n"
+        result = within(name, *sudo, "python", "-c", "import sys; print(sys.prefix)")
+        assert result.stdout == "/opt/venv\n"
         done = within(name, *sudo, *ASKS["pip"].split(), "torchvision==0.25.0")
         assert REFUSALS["pip"] in " ".join((done.stdout + done.stderr).split())

@@ -72,18 +72,18 @@ def nowhere(engine: Engine) -> Iterator[str]:
     engine.untag(image)
 
 
-def test_the_machine_is_ready(emulator: None) -> None:
+def test_check_platform_of_a_ready_machine(emulator: None) -> None:
     check_platform(FOREIGN)
     # mmdebstrap asks this before it makes a base.
-    asked = ["arch-test", FOREIGN.architecture]
-    assert subprocess.run(asked, check=False, capture_output=True).returncode == 0
+    probe = ["arch-test", FOREIGN.architecture]
+    assert subprocess.run(probe, check=False, capture_output=True).returncode == 0
     # It is quiet where nothing is to be done.
     command = [str(ROOT / "scripts/setup-engine"), "--platform", FOREIGN.name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not done.stdout + done.stderr
 
 
-def test_a_container_of_the_other_processor(foreign: str, engine: Engine) -> None:
+def test_run_for_another_processor(foreign: str, engine: Engine) -> None:
     command = ["docker", "run", "--rm", "--network=none", "--platform", FOREIGN.name, foreign]
     done = subprocess.run([*command, BUSYBOX, "uname", "-m"], capture_output=True, check=True)
     assert done.stdout.decode().strip() == FOREIGN.machine
@@ -92,7 +92,7 @@ def test_a_container_of_the_other_processor(foreign: str, engine: Engine) -> Non
     assert engine.inspect(foreign).size > 0
 
 
-def test_a_build_for_the_other_processor(foreign: str, tmp_path: Path) -> None:
+def test_build_for_another_processor(foreign: str, tmp_path: Path) -> None:
     """A builder that was there before the emulator was has it, too."""
     (tmp_path / "Dockerfile").write_text(
         f'FROM {foreign}\nRUN ["{BUSYBOX}", "sh", "-c", "echo it is $({BUSYBOX} uname -m)"]\n'
@@ -111,7 +111,7 @@ def test_a_build_for_the_other_processor(foreign: str, tmp_path: Path) -> None:
     assert f"it is {FOREIGN.machine}" in done.stderr
 
 
-def test_what_nothing_emulates_is_one_line(nowhere: str, engine: Engine) -> None:
+def test_run_without_emulation_is_one_line(nowhere: str, engine: Engine) -> None:
     says = (
         "^the image is for another processor than the engine's: exec /bin/s.*: exec format error;"
     )

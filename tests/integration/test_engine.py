@@ -31,7 +31,7 @@ def test_images_come_and_go_while_they_are_listed(engine: Engine) -> None:
     assert name not in engine.tags()
 
 
-def test_what_a_container_prints_comes_after_what_it_warns_of(engine: Engine, built: Built) -> None:
+def test_run_returns_stdout_after_stderr(engine: Engine, built: Built) -> None:
     """The engine mixes the two streams in any order, and the last line is read as a result."""
     done = engine.run(built.digest, "-c", "echo first; echo warned >&2; echo last", entrypoint="sh")
     assert done.output == "warned\nfirst\nlast\n"

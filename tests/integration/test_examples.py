@@ -30,15 +30,15 @@ def reaching(
 ) -> Iterator[str]:
     """Our image, which also knows how this machine reaches the index. So examples build unchanged."""
     network, folder = workspace.network, tmp_path_factory.mktemp("reaching")
-    told = dict(network.proxies)
+    variables = dict(network.proxies)
     if network.index:
-        told |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
+        variables |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
     lines = [f"FROM {image}"]
     if network.ca_bundle:
         shutil.copy(network.ca_bundle, folder / "ca.crt")
         lines.append("COPY --chmod=644 ca.crt /etc/ssl/reaching.crt")
-        told |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/etc/ssl/reaching.crt")
-    lines += [f'ENV {name}="{value}"' for name, value in told.items()]
+        variables |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/etc/ssl/reaching.crt")
+    lines += [f'ENV {name}="{value}"' for name, value in variables.items()]
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
     tag = f"{TESTS}:reaching"
     done = docker("buildx", "build", "--load", f"--tag={tag}", str(folder))
@@ -76,7 +76,7 @@ def shown(engine: Engine, image: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("example", ["pip", "uv", "requirements"], indirect=True)
-def test_a_package(example: str, engine: Engine) -> None:
+def test_package_example(example: str, engine: Engine) -> None:
     torch, _, folder = shown(engine, example, "einops")
     assert torch == TORCH
     assert folder.startswith("/opt/venv/lib/")
@@ -88,20 +88,18 @@ def test_constraints_that_are_lifted(example: str, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("example", ["environment", "project"], indirect=True)
-def test_an_environment_on_top(
-    example: str, engine: Engine, request: pytest.FixtureRequest
-) -> None:
+def test_environment_example(example: str, engine: Engine, request: pytest.FixtureRequest) -> None:
     """It has torch from the image, and a package of its own."""
     mine = {"environment": ("einops", "/opt/mine/"), "project": ("accelerate", "/project/.venv/")}
     name, folder = mine[request.node.callspec.params["example"]]
-    torch, _, found = shown(engine, example, name)
+    torch, _, location = shown(engine, example, name)
     assert torch == TORCH
-    assert found.startswith(folder)
+    assert location.startswith(folder)
     assert shown(engine, example, "torch")[2].startswith("/opt/venv/lib/")
 
 
 @pytest.mark.parametrize("example", ["pip"], indirect=True)
-def test_the_sbom_of_a_derived_image_lists_what_is_installed(example: str, image: str) -> None:
+def test_sbom_of_a_derived_image(example: str, image: str) -> None:
     """The file in it is of the image that it was built on."""
     wheels = []
     for name in (image, example):
@@ -117,7 +115,7 @@ def test_the_sbom_of_a_derived_image_lists_what_is_installed(example: str, image
 
 @pytest.mark.slow  # it compiles in an image with a toolkit
 @pytest.mark.parametrize("example", ["extension"], indirect=True)
-def test_an_extension(example: str, engine: Engine) -> None:
+def test_extension_example(example: str, engine: Engine) -> None:
     code = "import torch, doubling; print(doubling.doubled(torch.ones(2)).tolist())"
     done = engine.run(example, "-c", code, entrypoint=["python"], network_mode="none")
     assert done.output.splitlines()[-1] == "[2.0, 2.0]", done.output
@@ -125,17 +123,17 @@ def test_an_extension(example: str, engine: Engine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["caches"], indirect=True)
-def test_a_volume_keeps_what_was_compiled(example: str) -> None:
+def test_volume_keeps_compiled_kernels(example: str) -> None:
     """For a user without a name, too."""
     volume = f"{TESTS}-cache"
     words = ["run", "--rm", "--network=none", "--user=12345", f"--volume={volume}:/cache"]
     words += [f"--volume={DERIVE}:/workspace:ro", example, "python", "/workspace/compiled.py"]
     docker("volume", "rm", volume)
     try:
-        said = [docker(*words).stdout.splitlines()[-1] for _ in range(2)]
+        lines = [docker(*words).stdout.splitlines()[-1] for _ in range(2)]
     finally:
         docker("volume", "rm", volume)
-    assert said == ["compiled", "from the cache"]
+    assert lines == ["compiled", "from the cache"]
 
 
 @pytest.mark.parametrize("example", ["user"], indirect=True)
@@ -183,7 +181,7 @@ web.run_app(program, host=host, port=8188)
 
 
 @pytest.mark.slow
-def test_a_program_such_as_comfyui(reaching: str, workspace: Workspace, tmp_path: Path) -> None:
+def test_comfyui_example(reaching: str, workspace: Workspace, tmp_path: Path) -> None:
     """With what the real one requires; a small server stands in for the program itself."""
     program = tmp_path / "comfyui"
     program.mkdir()

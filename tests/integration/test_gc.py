@@ -54,7 +54,7 @@ def space(engine: Engine, runner: Runner, tmp_path: Path) -> Iterator[Workspace]
         engine.untag(name)
 
 
-def test_what_users_derive_is_never_ours(space: Workspace, engine: Engine) -> None:
+def test_ours_omits_derived_images(space: Workspace, engine: Engine) -> None:
     """It has all labels of ours. `gc --images` would remove it at once, however new."""
     derived = {name: engine.inspect(name).id for name in (COMMIT, *DERIVED)}
     digest = engine.inspect(BUILT).id
@@ -74,9 +74,9 @@ def test_what_users_derive_is_never_ours(space: Workspace, engine: Engine) -> No
         assert engine.digest(name) == known
         saved = subprocess.run(["docker", "save", name], check=True, capture_output=True).stdout
         with tarfile.open(fileobj=io.BytesIO(saved)) as archive:  # ends where a blob is missing
-            held = {Path(member.name).name for member in archive}
+            names = {Path(member.name).name for member in archive}
             blob = archive.extractfile(f"blobs/sha256/{known.removeprefix('sha256:')}")
             layers = json.loads(blob.read() if blob else b"")["layers"]
-        assert {layer["digest"].removeprefix("sha256:") for layer in layers} <= held
+        assert {layer["digest"].removeprefix("sha256:") for layer in layers} <= names
     built.forget(space.cache, engine)
     assert digest not in {image.id for image in built.ours(space.cache, engine)}

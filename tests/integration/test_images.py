@@ -55,13 +55,13 @@ def test_tags_point_at_what_was_verified(built: Built, engine: Engine) -> None:
 def test_without_a_command_it_says_what_it_is(
     built: Built, config: Config, engine: Engine, locks: Path
 ) -> None:
-    held = locked(locks)
-    major, minor, patch, *_ = map(int, held["nvidia-cudnn-cu13"].split("."))
-    python = held["python3.13-minimal"].partition("-")[0]
+    versions = locked(locks)
+    major, minor, patch, *_ = map(int, versions["nvidia-cudnn-cu13"].split("."))
+    python = versions["python3.13-minimal"].partition("-")[0]
     done = engine.run(built.tags[0], **quiet())
     assert done.code == 0
     assert done.output.splitlines() == [
-        f"PyTorch {held['torch']}+cu130  CUDA 13.0  Triton {held['triton']}"
+        f"PyTorch {versions['torch']}+cu130  CUDA 13.0  Triton {versions['triton']}"
         f"  cuDNN {major * 10000 + minor * 100 + patch}  Python {python}",
         "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "GPUs: no GPU visible",
@@ -87,7 +87,7 @@ def records(engine: Engine, image: str) -> dict[str, str]:
     return {line.partition(",")[0]: line for line in done.output.splitlines()}
 
 
-def test_an_image_for_one_architecture(
+def test_build_for_one_architecture(
     built: Built, narrow: Built, config: Config, engine: Engine
 ) -> None:
     """It has code for its own GPUs only, and torch says so."""
@@ -104,10 +104,10 @@ def test_an_image_for_one_architecture(
     # Verification held the files against their RECORDs, which differ where images.yaml says so.
     ours, plain = (records(engine, image.digest) for image in (narrow, built))
     removals = [removal for removal in config.removals if removal.narrowed]
-    named = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols, *r.lists)]
+    globs = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols, *r.lists)]
     changed = {name for name in ours | plain if ours.get(name) != plain.get(name)}
     assert "torch/lib/libtorch_cuda.so" in changed
-    assert {n for n in changed if not any(fnmatchcase(n, glob) for glob in named)} == set()
+    assert {n for n in changed if not any(fnmatchcase(n, glob) for glob in globs)} == set()
 
 
 def test_building_again_changes_nothing(built: Built) -> None:
@@ -116,9 +116,7 @@ def test_building_again_changes_nothing(built: Built) -> None:
     assert [image["digest"] for image in json.loads(done.stdout)["images"]] == [built.digest]
 
 
-def test_an_image_that_lost_its_tag_is_found(
-    engine: Engine, runner: Runner, tmp_path: Path
-) -> None:
+def test_ours_lists_untagged_images(engine: Engine, runner: Runner, tmp_path: Path) -> None:
     """`invoke gc --images` removes what newer builds have left without a name."""
     names = ("torch-images-test:old", "torch-images-test:new")
 
@@ -153,7 +151,7 @@ def test_gpus_where_the_engine_has_none(built: Built) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_verification_that_is_broken_off_leaves_no_container(built: Built, number: int) -> None:
+def test_verify_interrupted_leaves_no_container(built: Built, number: int) -> None:
     """Both suites run by then. A container of one that was killed sleeps for ever."""
     # To the nanosecond: with whole seconds, the case before this one answers in its place.
     listen = ["docker", "events", f"--since={time.time():.9f}", "--format={{json .}}"]
@@ -173,10 +171,10 @@ def test_a_verification_that_is_broken_off_leaves_no_container(built: Built, num
                 if "pytest" in event["Action"]:
                     break
         os.killpg(verb.pid, number)
-        _, said = verb.communicate(timeout=20)
+        _, stderr = verb.communicate(timeout=20)
         events.kill()
     assert verb.returncode == 128 + number
-    assert said.splitlines() == ["interrupted"]
+    assert stderr.splitlines() == ["interrupted"]
     listed = ["docker", "ps", "--all", "--quiet", "--no-trunc"]
     left = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
     assert containers
@@ -192,7 +190,7 @@ def test_verify_finds_an_image_by_any_name(
     assert engine.inspect(reference).id == built.digest
 
 
-def test_an_identifier_names_the_latest_build(
+def test_identify_names_the_latest_build(
     built: Built, config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """Also beside an older one of the same identifier, whose tag comes first in the alphabet."""

@@ -43,43 +43,43 @@ def run(command: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
 
 
 def test_the_wheel_has_the_projects_files_and_nothing_else(wheel: Path) -> None:
-    held = {
+    names = {
         name.removeprefix("torch_images/project/") for name in zipfile.ZipFile(wheel).namelist()
     }
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True
     )
     tracked = set(listed.stdout.splitlines())
-    metadata = {name for name in held if ".dist-info/" in name}
-    assert held - metadata <= tracked
+    metadata = {name for name in names if ".dist-info/" in name}
+    assert names - metadata <= tracked
     folders = ("docker", "locks", "scripts", "site", "tests/image", "tests/container")
     parts = tuple(f"{name}/" for name in (*folders, "torch_images"))
-    assert {name for name in tracked if name.startswith(parts)} <= held
-    assert {"images.yaml", str(LEDGER)} <= held
+    assert {name for name in tracked if name.startswith(parts)} <= names
+    assert {"images.yaml", str(LEDGER)} <= names
 
 
 def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build = [uv.find_uv_bin(), "build", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True)  # the wheel out of the source distribution
-    [made] = tmp_path.glob("torch_images-*.whl")
-    names = [zipfile.ZipFile(path).namelist() for path in (made, wheel)]
+    [rebuilt] = tmp_path.glob("torch_images-*.whl")
+    names = [zipfile.ZipFile(path).namelist() for path in (rebuilt, wheel)]
     assert sorted(names[0]) == sorted(names[1])
 
 
-def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
+def test_output_equals_that_of_a_clone(command: Path, tmp_path: Path) -> None:
     for words in (("matrix", "--json"), (*PICK, "--json"), ("render", DEFAULT)):
         done = run(command, tmp_path, *words)
         assert (done.returncode, done.stderr) == (0, "")
-        said = invoke(*words).stdout
+        expected = invoke(*words).stdout
         # Advice names the command as it was called. A Dockerfile's comments are the image's.
         if words[0] == "pick":
-            said = said.replace("invoke build", "torch-images build")
-        assert done.stdout == said
+            expected = expected.replace("invoke build", "torch-images build")
+        assert done.stdout == expected
     assert "torch-cu130:sm120" in run(command, tmp_path, *PICK).stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
+def test_site_is_written(command: Path, tmp_path: Path) -> None:
     done = run(command, tmp_path, "site")
     assert (done.returncode, done.stderr) == (0, "")
     site = tmp_path / "build" / "site"
@@ -89,15 +89,15 @@ def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
 def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
     """So an image that it builds has the tag of one that a clone builds."""
     plan = ("build", "--dry-run")
-    here, there = run(command, tmp_path, *plan), invoke(*plan)
+    here, cloned = run(command, tmp_path, *plan), invoke(*plan)
     assert (here.returncode, here.stderr) == (0, "")
-    tags = [line for line in there.stdout.splitlines() if line.startswith("  tags: ")]
+    tags = [line for line in cloned.stdout.splitlines() if line.startswith("  tags: ")]
     assert tags
     assert tags == [line for line in here.stdout.splitlines() if line.startswith("  tags: ")]
     assert f"--file={tmp_path}/build/.bake-XXXXXX/docker-bake.json" in here.stdout
 
 
-def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
+def test_verbs_that_need_a_clone_are_refused(command: Path, tmp_path: Path) -> None:
     for verb in ("test", "docs"):
         done = run(command, tmp_path, verb)
         assert done.returncode == 2

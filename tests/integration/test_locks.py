@@ -43,8 +43,8 @@ def fresh(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 @pytest.fixture
 def snapshot() -> Iterator[tuple[str, list[str]]]:
     """A snapshot archive that answers, and has nothing; its root, and the paths it is asked for."""
-    with web_server({}) as (url, asked):
-        yield f"{url}/archive", asked
+    with web_server({}) as (url, paths):
+        yield f"{url}/archive", paths
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_the_committed_locks_are_built_from(built: Built, engine: Engine) -> Non
     assert "io.github.torch-images.unlocked" not in engine.inspect(built.digest).labels
 
 
-def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, str]]) -> None:
+def test_lock_check_of_a_fresh_lock(fresh: tuple[Path, dict[str, str]]) -> None:
     """Locking again changes nothing."""
     folder, env = fresh
     before = {path.name: path.read_text() for path in folder.iterdir()}
@@ -112,7 +112,7 @@ def test_wheels_are_checked_at_the_index() -> None:
     assert set(states.values()) <= {"unchanged", "newer"}
 
 
-def test_a_package_that_no_archive_has_is_refused(
+def test_build_refuses_a_package_without_archive(
     stale: tuple[Path, dict[str, str]],
     fresh: tuple[Path, dict[str, str]],
     snapshot: tuple[str, list[str]],
@@ -127,8 +127,8 @@ def test_a_package_that_no_archive_has_is_refused(
         "error: locks/base-trixie.json: no mirror and no snapshot archive has tini 0.0; run "
         "`invoke lock --select base-trixie`, or name a mirror in TORCH_IMAGES_MIRROR"
     )
-    [asked] = snapshot[1]
-    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", asked)
+    [path] = snapshot[1]
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", path)
     check = invoke("lock", "--check", "--select", "base-trixie", cwd=folder)
     assert check.returncode == 3
     assert f"  vanished  tini 0.0 -> {tini(fresh)}" in check.stdout

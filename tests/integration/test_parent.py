@@ -37,8 +37,8 @@ def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, s
             pass
         write_layout(Path(folder, "base"), tree, history="the base")
         base.set_result(Path(folder, "base"))
-        wanted = ParentRequest(groups=groups, base=base, compiles=False)
-        return parents.contexts({"image": wanted})["image"]
+        request = ParentRequest(groups=groups, base=base, compiles=False)
+        return parents.contexts({"image": request})["image"]
 
 
 def layer(folder: Path, name: str) -> Future[ReadyLayer]:
@@ -50,9 +50,9 @@ def layer(folder: Path, name: str) -> Future[ReadyLayer]:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-        made = sink.finish()
+        written = sink.finish()
     ready: Future[ReadyLayer] = Future()
-    ready.set_result(ReadyLayer(title=name, layer=made, path=path))
+    ready.set_result(ReadyLayer(title=name, layer=written, path=path))
     return ready
 
 
@@ -70,15 +70,15 @@ def parents(engine: Engine, layers: Layers, tmp_path: Path) -> Iterator[ParentIm
 
 def having(engine: Engine, layers: Layers) -> list[str]:
     """The parent images in the engine with one of these layers; other builds make others meanwhile."""
-    ours, found = {each.result().layer.diff_id for each in layers}, []
+    ours, names = {each.result().layer.diff_id for each in layers}, []
     for name in engine.tags(f"{PARENT_IMAGES}:"):
         with contextlib.suppress(UsageError):  # gone since it was listed
             if ours & set(engine.inspect(name).layers):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
-def test_a_build_starts_from_it(
+def test_build_from_a_parent_image(
     parents: ParentImages, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
 ) -> None:
     """No registry is asked; layers that an earlier one brought are not handed over again."""
@@ -89,13 +89,13 @@ def test_a_build_starts_from_it(
     command = ["docker", "buildx", "build", f"--build-context=wheels={context}", f"--tag={name}"]
     runner.run([*command, "--provenance=false", str(tmp_path)])
     try:
-        held = [each.result().layer.diff_id for each in layers]
-        assert list(engine.inspect(name).layers[1:3]) == held
+        diff_ids = [each.result().layer.diff_id for each in layers]
+        assert list(engine.inspect(name).layers[1:3]) == diff_ids
     finally:
         engine.untag(name)
 
 
-def test_it_can_be_pruned(
+def test_remove_prunes_a_parent_image(
     parents: ParentImages, layers: Layers, engine: Engine, tmp_path: Path
 ) -> None:
     [context] = contexts(parents, {"x": layers}).values()
@@ -106,7 +106,7 @@ def test_it_can_be_pruned(
     assert engine.digest(name) is None
 
 
-def test_nothing_is_left_of_one_that_broke_off(
+def test_contexts_leave_nothing_after_a_failure(
     parents: ParentImages, layers: Layers, engine: Engine
 ) -> None:
     """A layer that fails while the others are handed over; the engine takes the next one."""

@@ -65,7 +65,7 @@ def test_compose(image: str, tmp_path: Path) -> None:
     assert TRAINED in done.stdout
 
 
-def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
+def test_kubernetes_job_without_rights(image: str) -> None:
     """Its arguments, user and read-only file system; not its GPUs, which only a cluster has."""
     job = yaml.safe_load((PLACES / "kubernetes-job.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
@@ -81,7 +81,7 @@ def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_dev_container(image: str, tmp_path: Path) -> None:
+def test_dev_container(image: str, tmp_path: Path) -> None:
     """By the tool behind VS Code. What it starts without a shell has the choice of a login shell."""
     if not shutil.which("npm"):
         pytest.skip("needs npm, for the Dev Container CLI")
@@ -96,14 +96,14 @@ def test_a_dev_container(image: str, tmp_path: Path) -> None:
     subprocess.run(install, check=True, capture_output=True)
     project = tmp_path / "project"
     (project / ".devcontainer").mkdir(parents=True)
-    told = json.loads((PLACES / "devcontainer.json").read_text()) | {"image": image}
-    told["mounts"][0]["source"] = f"{TESTS}-dev"
-    (project / ".devcontainer" / "devcontainer.json").write_text(json.dumps(told))
+    spec = json.loads((PLACES / "devcontainer.json").read_text()) | {"image": image}
+    spec["mounts"][0]["source"] = f"{TESTS}-dev"
+    (project / ".devcontainer" / "devcontainer.json").write_text(json.dumps(spec))
     tool = [str(tmp_path / "cli/node_modules/.bin/devcontainer")]
     folder = [f"--workspace-folder={project}"]
     up = subprocess.run([*tool, "up", *folder], capture_output=True, text=True, check=False)
     assert up.returncode == 0, up.stdout + up.stderr
-    made = json.loads(up.stdout.splitlines()[-1])
+    result = json.loads(up.stdout.splitlines()[-1])
     try:
         code = "import json, os, sys; print(json.dumps([sys.executable, dict(os.environ)]))"
         done = subprocess.run(
@@ -115,10 +115,10 @@ def test_a_dev_container(image: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         executable, environment = json.loads(done.stdout.splitlines()[-1])
     finally:
-        docker("rm", "--force", "--volumes", made["containerId"])
+        docker("rm", "--force", "--volumes", result["containerId"])
         docker("volume", "rm", f"{TESTS}-dev")
     assert (
-        executable == told["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+        executable == spec["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
     )
     assert environment["TORCH_IMAGE_STARTED"] == "1"
     assert environment["HF_HOME"] == "/cache/huggingface"
@@ -163,8 +163,8 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
     outputs = [node.communicate()[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     processes = 2 * len(os.sched_getaffinity(0))
-    [told] = [text for text in outputs if TRAINED in text]
-    assert f"{processes} {TRAINED}" in told
+    [output] = [text for text in outputs if TRAINED in text]
+    assert f"{processes} {TRAINED}" in output
 
 
 @pytest.mark.slow  # it builds an image with vLLM
@@ -186,13 +186,13 @@ def test_vllm_starts_to_serve(without_gpus: dict[str, str], engine: Engine) -> N
 
 
 @pytest.mark.slow  # it pushes a whole image
-def test_a_job_of_github_builds_and_pushes(narrow: Built, engine: Engine, tmp_path: Path) -> None:
+def test_github_job_builds_and_pushes(narrow: Built, engine: Engine, tmp_path: Path) -> None:
     """Its commands, in the shell of GitHub's runners; a registry on loopback stands in for ghcr.io."""
     job = yaml.safe_load((PLACES / "github-job.yaml").read_text())["jobs"]["image"]
     server = Registry(tmp_path / "registry", password=True)
     server.start()
-    told = {"GITHUB_ACTOR": "ci", "GITHUB_REPOSITORY_OWNER": "Owner", "PASSWORD": "secret"}
-    env = {**os.environ, **told, "DOCKER_CONFIG": str(tmp_path / "docker")}
+    variables = {"GITHUB_ACTOR": "ci", "GITHUB_REPOSITORY_OWNER": "Owner", "PASSWORD": "secret"}
+    env = {**os.environ, **variables, "DOCKER_CONFIG": str(tmp_path / "docker")}
     try:
         for step in (step["run"] for step in job["steps"] if "run" in step):
             script = step.replace("ghcr.io", server.host)

@@ -76,18 +76,18 @@ def image(
     with served(pages) as index:
         done = invoke(*words, cwd=folder, env={"UV_DEFAULT_INDEX": index})
     assert done.returncode == 0, done.stderr[-3000:]
-    [made] = json.loads(done.stdout)["images"]
-    yield made["digest"]
-    for tag in made["tags"]:
+    [result] = json.loads(done.stdout)["images"]
+    yield result["digest"]
+    for tag in result["tags"]:
         engine.untag(tag)
 
 
 @pytest.fixture(scope="module")
 def real(engine: Engine) -> Iterator[Built]:
     """The image for pods."""
-    made = make_image("--variant", "pod")
-    yield made
-    for tag in made.tags:
+    result = make_image("--variant", "pod")
+    yield result
+    for tag in result.tags:
         engine.untag(tag)
 
 
@@ -229,7 +229,7 @@ def test_ssh_with_another_key(image: str, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
         ({}, ""),
         (
@@ -239,12 +239,12 @@ def test_ssh_with_another_key(image: str, client: Client) -> None:
     ],
     ids=["none", "broken"],
 )
-def test_without_a_key_there_is_no_sshd(
-    image: str, client: Client, env: dict[str, str], said: str
+def test_pod_without_a_key_has_no_sshd(
+    image: str, client: Client, env: dict[str, str], message: str
 ) -> None:
     with pod(image, "no JupyterLab", env=env) as name:
         none = "no sshd: neither PUBLIC_KEY nor /root/.ssh/authorized_keys has a public key"
-        lines = f"{said}pod-start: {none}\npod-start: no JupyterLab"
+        lines = f"{message}pod-start: {none}\npod-start: no JupyterLab"
         assert lines in log(name)
         done = client.ssh(address(name), "true")
         assert done.returncode == 255
@@ -313,11 +313,11 @@ def test_hooks_and_command(image: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_devel_is_verified(workspace: Workspace, engine: Engine) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
-    made = make_image("--variant", "devel")
-    for tag in made.tags:
+    result = make_image("--variant", "devel")
+    for tag in result.tags:
         engine.untag(tag)
-    assert made.id == f"cu130-torch{T130}-trixie-devel"
-    report = read_report(report_path(workspace, made.digest))
+    assert result.id == f"cu130-torch{T130}-trixie-devel"
+    report = read_report(report_path(workspace, result.digest))
     assert report is not None
     assert not report.failed
     passed = {check.name for check in report.checks if check.outcome == "passed"}

@@ -20,9 +20,9 @@ def test_programs_work_in_the_default_image(
     """Whether or not there is a record of it."""
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
-    wanted = claim(config, plan)
+    expected = claim(config, plan)
     job = Job(config=config, workspace=workspace, engine=engine, run=runner)
-    subject = Subject(job=job, info=info, claim=wanted)
+    subject = Subject(job=job, info=info, claim=expected)
     names = sorted(path.stem for path in (ROOT / "tests/programs").glob("test_*.py"))
     checks = inside(subject, "programs", [f"{name}.py" for name in names]).checks
     assert [(c.name, c.message) for c in checks if c.outcome == "failed"] == []

@@ -121,12 +121,12 @@ def broken(
 
 
 @pytest.mark.parametrize("check", BREAKAGES.values())
-def test_a_broken_promise_is_named(broken: VerifyReport, check: str) -> None:
-    assert check in {found.name for found in broken.failed}
+def test_verify_names_a_broken_promise(broken: VerifyReport, check: str) -> None:
+    assert check in {failure.name for failure in broken.failed}
 
 
 @pytest.mark.parametrize("path", [SANDBOX, ZEN])
-def test_a_changed_byte_is_found_by_the_files_name(broken: VerifyReport, path: str) -> None:
+def test_verify_names_a_changed_file(broken: VerifyReport, path: str) -> None:
     """Its size and path are as they were."""
     names = ("wheels_files_are_what_their_records_say", "debian_files_are_what_dpkg_says")
     failed = [c.message for c in broken.failed if c.name.endswith(names)]
@@ -134,13 +134,13 @@ def test_a_changed_byte_is_found_by_the_files_name(broken: VerifyReport, path: s
     assert any(f"{path} has other content" in message for message in failed)
 
 
-def test_what_was_not_broken_still_passes(broken: VerifyReport) -> None:
+def test_verify_passes_unbroken_checks(broken: VerifyReport) -> None:
     passed = {check.name for check in broken.checks if check.outcome == "passed"}
     assert "container/test_versions/test_torch_version" in passed
     assert "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda.so]" in passed
 
 
-def test_an_architecture_without_code_and_another_cuda_are_named(
+def test_verify_names_a_missing_architecture_and_cuda(
     narrow: Built, config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """An image of CUDA 13.0 for 9.0, taken for one of CUDA 13.2 for 12.0."""
@@ -148,10 +148,10 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     [wrong] = plan_images(config, [spec], workspace.root, workspace.locks)
     info = engine.inspect(narrow.digest)
     modules = ("test_arch", "test_versions", "test_features")
-    wanted = claim(config, wrong)
-    wanted["features"] = [*wanted["features"], "fbgemm-genai"]
+    claimed = claim(config, wrong)
+    claimed["features"] = [*claimed["features"], "fbgemm-genai"]
     job = Job(config=config, workspace=workspace, engine=engine, run=runner)
-    subject = Subject(job=job, info=info, claim=wanted)
+    subject = Subject(job=job, info=info, claim=claimed)
     checks = inside(subject, "container", [f"{name}.py" for name in modules]).checks
     checks += outside(subject, ["test_metadata.py"]).checks
     failed = {check.name for check in checks if check.outcome == "failed"}
@@ -171,7 +171,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     }
 
 
-def test_a_build_whose_image_fails_is_not_tagged(
+def test_build_tags_no_failed_image(
     built: Built, engine: Engine, project: Callable[..., Path]
 ) -> None:
     before = engine.tags("torch-cu130:")

@@ -73,7 +73,7 @@ def make(
     """
     spec = choose(config, variant="devel", platform="linux/amd64")
     [planned] = plan_images(config, [spec], workspace.root, workspace.locks)
-    made: list[StandIn] = []
+    images: list[StandIn] = []
 
     def make(
         *, day: int = 1, changes: dict[str, str] | None = None, verified: bool = True
@@ -88,7 +88,7 @@ def make(
             lines.append(f"COPY {number} /")
         lines += [f"LABEL {key}={json.dumps(value)}" for key, value in label.items()]
         (folder / "Dockerfile").write_text("\n".join(lines))
-        tag = f"torch-images-test:push-{len(made)}"
+        tag = f"torch-images-test:push-{len(images)}"
         new = "torch-images-test:new"
         output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
         command = ["docker", "buildx", "build", "--provenance=false", f"--output={output}"]
@@ -97,12 +97,12 @@ def make(
         engine.tag(new, *tag.rsplit(":", 1))
         engine.untag(new)  # whose time BuildKit dates back to SOURCE_DATE_EPOCH
         info = engine.inspect(tag)
-        found = StandIn(tag, info.id, label["org.opencontainers.image.version"])
-        made.append(found)
+        standin = StandIn(tag, info.id, label["org.opencontainers.image.version"])
+        images.append(standin)
         built_here.note(workspace.cache, engine, info.id)
         if verified:
             report(info.id, suite_hash(workspace.root, claim(config, planned)))
-        return found
+        return standin
 
     def report(digest: str, suite: str) -> None:
         passed = Check(name="image/test_x/test_y", outcome="passed", seconds=0)
@@ -120,7 +120,7 @@ def make(
         )
 
     yield make
-    for image in made:
+    for image in images:
         report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
     built_here.forget(workspace.cache, engine)
@@ -129,10 +129,10 @@ def make(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Registry]:
     """A registry that has nothing."""
-    found = Registry(tmp_path / "registry")
-    found.start()
-    yield found
-    found.remove()
+    registry = Registry(tmp_path / "registry")
+    registry.start()
+    yield registry
+    registry.remove()
 
 
 def push(image: StandIn, host: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -146,15 +146,15 @@ def tags(host: str, auth: tuple[str, str] | None = None) -> dict[str, str]:
     if listed.status_code == requests.codes.not_found:
         return {}
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for tag in listed.json()["tags"] or ():
         manifest = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=60, auth=auth)
         document = manifest.json()
         for blob in (document["config"], *document["layers"]):
             data = requests.get(f"{base}/blobs/{blob['digest']}", timeout=60, auth=auth).content
             assert f"sha256:{hashlib.sha256(data).hexdigest()}" == blob["digest"]
-        found[tag] = manifest.headers["Docker-Content-Digest"]
-    return found
+        digests[tag] = manifest.headers["Docker-Content-Digest"]
+    return digests
 
 
 def test_tags_of_a_registry(make: Make, server: Registry) -> None:
@@ -172,9 +172,9 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"already"}
     done = push(second, server.host, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["digest"] == second.digest
-    assert found["references"] == [f"{server.host}/{REPOSITORY}:{tag}" for tag in second.tags]
+    result = json.loads(done.stdout)
+    assert result["digest"] == second.digest
+    assert result["references"] == [f"{server.host}/{REPOSITORY}:{tag}" for tag in second.tags]
     now = dict.fromkeys(second.tags, second.digest) | {first.immutable: first.digest}
     assert tags(server.host) == now
     done = push(first, server.host)
@@ -198,7 +198,7 @@ FAULTS: dict[str, Callable[[], list[Fault]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) -> None:
+def test_push_survives_a_passing_fault(make: Make, server: Registry, name: str) -> None:
     image, faults = make(), FAULTS[name]()
     with faulty(server.host, *faults) as host:
         done = push(image, host)
@@ -216,7 +216,7 @@ def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) ->
         (r"PUT .*/manifests/devel", 3),
     ],
 )
-def test_a_lasting_fault_leaves_nothing_half(
+def test_push_with_a_lasting_fault_leaves_nothing_half(
     make: Make, server: Registry, request_line: str, reached: int
 ) -> None:
     """What was tagged is whole, what was there before is there, and a repeat does the rest."""
@@ -236,7 +236,7 @@ def test_a_lasting_fault_leaves_nothing_half(
     assert tags(server.host) == expected | dict.fromkeys(image.tags, image.digest)
 
 
-def test_a_killed_push_is_repeated(make: Make, server: Registry) -> None:
+def test_push_after_a_killed_push(make: Make, server: Registry) -> None:
     image = make()
     pushing: list[subprocess.Popen[bytes]] = []
     fault = Fault(
@@ -292,15 +292,15 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
                 assert line.startswith("error: ")
                 assert "docker login" in line or "credHelpers" in line
                 assert tags(server.host, ("ci", "secret")) == {}
-        held = tags(server.host, ("ci", "secret"))
+        refs = tags(server.host, ("ci", "secret"))
         # Both are of one day, so the floating tags name the one that was pushed last.
-        assert held == {image.immutable: image.digest} | dict.fromkeys(subject.tags, subject.digest)
+        assert refs == {image.immutable: image.digest} | dict.fromkeys(subject.tags, subject.digest)
     finally:
         server.kill()
 
 
 @pytest.mark.slow
-def test_a_real_image_comes_back_whole(built: Built, server: Registry) -> None:
+def test_push_and_pull_a_real_image(built: Built, server: Registry) -> None:
     """Pushed, pulled by its digest into an engine that has nothing, and verified there."""
     image = built
     done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")

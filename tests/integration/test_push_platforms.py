@@ -64,18 +64,18 @@ def make(
 
     By default it is of CUDA 13.2, which has no image with the compat library.
     """
-    made: list[StandIn] = []
+    images: list[StandIn] = []
 
     def make(platform: str, cuda: str = "13.2", compat: str = "without") -> StandIn:
         spec = choose(config, cuda=cuda, compat=compat, platform=platform)
         [plan] = plan_images(config, [spec], workspace.root, workspace.locks)
-        told, text = labels.write(config, plan), f"{platform} {secrets.token_hex(8)}"
+        written, text = labels.write(config, plan), f"{platform} {secrets.token_hex(8)}"
         folder = tmp_path_factory.mktemp("context")
         (folder / "file").write_text(text)
         lines = ["FROM scratch", "COPY file /", 'CMD ["/file"]']
-        lines += [f"LABEL {key}={json.dumps(value)}" for key, value in told.items()]
+        lines += [f"LABEL {key}={json.dumps(value)}" for key, value in written.items()]
         (folder / "Dockerfile").write_text("\n".join(lines))
-        tag, new = f"{TESTS}:platform-{len(made)}", f"{TESTS}:platform-new"
+        tag, new = f"{TESTS}:platform-{len(images)}", f"{TESTS}:platform-new"
         output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
         command = ["docker", "buildx", "build", "--provenance=false", f"--platform={platform}"]
         command += [f"--output={output}", "--build-arg=SOURCE_DATE_EPOCH=1790000000", str(folder)]
@@ -83,15 +83,15 @@ def make(
         engine.tag(new, *tag.rsplit(":", 1))
         engine.untag(new)
         # A build leaves an image of another platform packed; making a container of it does not.
-        made_of = subprocess.run(
+        container = subprocess.run(
             ["docker", "create", f"--platform={platform}", tag],
             check=True,
             capture_output=True,
             text=True,
         )
-        subprocess.run(["docker", "rm", made_of.stdout.strip()], check=True, capture_output=True)
+        subprocess.run(["docker", "rm", container.stdout.strip()], check=True, capture_output=True)
         info = engine.inspect(tag)
-        made.append(StandIn(tag, info.id, told["org.opencontainers.image.version"], text))
+        images.append(StandIn(tag, info.id, written["org.opencontainers.image.version"], text))
         torch = f"{spec.torch}+{spec.cuda.short}"
         seen = {"cuda": cuda, "torch": torch, "triton": "3.6.0", "python": "3.13.5"}
         write_report(
@@ -105,10 +105,10 @@ def make(
             ),
             workspace,
         )
-        return made[-1]
+        return images[-1]
 
     yield make
-    for image in made:
+    for image in images:
         report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
 
@@ -116,10 +116,10 @@ def make(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Registry]:
     """A registry that has nothing."""
-    found = Registry(tmp_path / "registry")
-    found.start()
-    yield found
-    found.remove()
+    registry = Registry(tmp_path / "registry")
+    registry.start()
+    yield registry
+    registry.remove()
 
 
 def push(image: StandIn, host: str, *words: str) -> dict[str, Any]:
@@ -138,13 +138,13 @@ def tags(host: str, repository: str = REPOSITORY) -> dict[str, str]:
     if listed.status_code == requests.codes.not_found:
         return {}
     accept = {"Accept": f"{INDEX}, {MANIFEST}"}
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for tag in listed.json()["tags"] or ():
         answer = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=60)
         digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
         assert answer.headers["Docker-Content-Digest"] == digest
-        found[tag] = digest
-    return found
+        digests[tag] = digest
+    return digests
 
 
 def index_of(host: str, tag: str, repository: str = REPOSITORY) -> dict[str, Any]:
@@ -175,9 +175,9 @@ def pulled(reference: str, platform: str) -> str:
 
 def is_index_of(host: str, *images: StandIn) -> str:
     """Check what all floating names of a registry have; the digest of the index."""
-    held = tags(host)
-    index = held["latest"]
-    assert held == {
+    published = tags(host)
+    index = published["latest"]
+    assert published == {
         **{image.immutable: image.digest for image in images},
         **dict.fromkeys(FLOATING, index),
     }
@@ -189,7 +189,7 @@ def is_index_of(host: str, *images: StandIn) -> str:
     return index
 
 
-def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None:
+def test_push_joins_a_later_platform(make: Make, server: Registry) -> None:
     amd64, arm64 = make(AMD64), make(ARM64)
     name = f"{server.host}/{REPOSITORY}"
     sheet = push(amd64, server.host)
@@ -205,7 +205,7 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None
 
     sheet = push(arm64, server.host)
     index = is_index_of(server.host, amd64, arm64)
-    held = tags(server.host)
+    before = tags(server.host)
     assert sheet["indexes"] == [f"{name}:{T132}@{index}"]
     assert sheet["digest"] == arm64.digest
     assert sheet["references"] == [f"{name}:{tag}" for tag in (arm64.immutable, *FLOATING)]
@@ -216,7 +216,7 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None
         done = invoke("push", image.tag, "--registry", f"{server.host}/owner")
         assert [line.split()[0] for line in done.stdout.splitlines()] == ["already"] * 4
         assert "pushed" not in done.stderr
-    assert tags(server.host) == held
+    assert tags(server.host) == before
 
 
 def test_two_machines_at_once_make_one_index(make: Make, server: Registry) -> None:

@@ -35,11 +35,11 @@ def test_a_command_runs(command: str, narrow: Built) -> None:
     assert not re.search(r"^Traceback", done.stderr, re.MULTILINE)
 
 
-def test_the_commands_of_other_tests_are_there() -> None:
+def test_commands_include_those_of_other_tests() -> None:
     assert {CHECK, REPRODUCE} <= {*COMMANDS}
 
 
-def test_each_lock_is_checked_or_its_server_is_named(locks: Path) -> None:
+def test_check_covers_every_lock(locks: Path) -> None:
     """Exit code 3 for an input that is gone, 6 where a server does not answer."""
     done = invoke(*shlex.split(CHECK)[1:])
     checked = set(re.findall(r"^(\S+): \d", done.stdout, re.MULTILINE))

@@ -168,7 +168,7 @@ exec setpriv --reuid=12345 --regid=12345 --groups="$groups" -- "$@"
 """
 
 
-def test_nothing_but_the_inputs_matters(small: Small, original: str) -> None:
+def test_build_depends_only_on_its_inputs(small: Small, original: str) -> None:
     """Another folder, deeper, with spaces, through a link, its files made in another order; another
     user, environment, umask and host name; a host without Debian's keys; one processor; no cache of
     any kind: the digest is the same.
@@ -248,17 +248,17 @@ def test_small_layers_hold_the_same(small: Small, original: str, engine: Engine)
     # Read before the other build takes its name, with which it goes.
     assert labels.read(engine.inspect(original).labels).compression == ""
     digest = small.build("--compression", "small")
-    made = packed_layers(engine, digest)
+    packed = packed_layers(engine, digest)
     assert engine.digest(CANDIDATE) == digest != original
     assert labels.read(engine.inspect(digest).labels).compression == "small"
     # The same tars, and one more, which keeps BuildKit from taking one image's for the other's.
     small_layers = engine.inspect(digest).layers
     assert [layer for layer in small_layers if layer in layers] == list(layers)
     assert len(small_layers) == len(layers) + 1
-    sizes = {d: each["size"] for d, each in zip(small_layers, made, strict=True)}
+    sizes = {d: each["size"] for d, each in zip(small_layers, packed, strict=True)}
     for tar, large in zip(layers, fast, strict=True):
         assert sizes[tar] <= large["size"]
-    digests = {each["digest"] for each in made}
+    digests = {each["digest"] for each in packed}
     assert any(large["digest"] not in digests for large in fast)
     done = invoke("reproduce", CANDIDATE, "--json", cwd=small.folder, env=small.env)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -267,7 +267,7 @@ def test_small_layers_hold_the_same(small: Small, original: str, engine: Engine)
 
 
 @pytest.mark.slow
-def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_path: Path) -> None:
+def test_reproduce_names_a_date_in_a_layer(small: Small, engine: Engine, tmp_path: Path) -> None:
     planted = clone(small, tmp_path / "planted")
     replace(
         planted.folder,
@@ -283,8 +283,8 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         verdict = json.loads(done.stdout)
         assert verdict["outcome"] == "different"
         assert verdict["commit"] == ""
-        [found] = [d for d in verdict["differences"] if d["layer"]]
-        assert (found["path"], found["kind"]) == ("usr/local/planted", "changed")
+        [difference] = [d for d in verdict["differences"] if d["layer"]]
+        assert (difference["path"], difference["kind"]) == ("usr/local/planted", "changed")
         assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
     finally:
         engine.untag(CANDIDATE)

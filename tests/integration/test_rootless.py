@@ -71,10 +71,10 @@ class System:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """What a command of its user says, on both streams together."""
-        told = {"HOME": "/work/home", "TMPDIR": "/work/tmp", "PATH": "/work/bin:/usr/sbin:/usr/bin"}
+        base = {"HOME": "/work/home", "TMPDIR": "/work/tmp", "PATH": "/work/bin:/usr/sbin:/usr/bin"}
         command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "enter"]
         command += [str(self.root), str(self.work)]
-        command += ["env", "-i", *(f"{n}={v}" for n, v in {**told, **environ}.items()), *words]
+        command += ["env", "-i", *(f"{n}={v}" for n, v in {**base, **environ}.items()), *words]
         return subprocess.run(
             as_root(*command),
             env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
@@ -90,14 +90,14 @@ def system() -> Iterator[System]:
     """Debian's sid with both programs. Where it cannot be made, the test fails with the reason."""
     folder = Path(tempfile.mkdtemp(prefix="torch-images-test-", dir=scratch_room()))
     folder.chmod(0o755)
-    made = System(folder / "root", folder / "work")
+    machine = System(folder / "root", folder / "work")
     for name in ("home", "tmp", "bin"):
-        (made.work / name).mkdir(parents=True)
-        (made.work / name).chmod(0o777)
-    made.work.chmod(0o777)
+        (machine.work / name).mkdir(parents=True)
+        (machine.work / name).chmod(0o777)
+    machine.work.chmod(0o777)
     try:
         done = subprocess.run(
-            as_root(*SID, str(made.root)), capture_output=True, text=True, check=False
+            as_root(*SID, str(machine.root)), capture_output=True, text=True, check=False
         )
         if done.returncode:
             pytest.fail(f"mmdebstrap cannot make the system:\n{done.stderr[-2000:]}", pytrace=False)
@@ -107,8 +107,8 @@ def system() -> Iterator[System]:
         lines += "; echo tester:100000:65536 | tee etc/subuid >etc/subgid"
         lines += "; touch etc/resolv.conf; mkdir -p work"
         lines += "; ln -sf /usr/share/zoneinfo/Etc/UTC etc/localtime; chmod 1777 tmp"
-        subprocess.run(as_root("sh", "-ec", lines), cwd=made.root, check=True)
-        yield made
+        subprocess.run(as_root("sh", "-ec", lines), cwd=machine.root, check=True)
+        yield machine
     finally:
         subprocess.run(as_root("rm", "-rf", str(folder)), check=True)
 
@@ -179,10 +179,10 @@ def started(system: System, sif: str, driver: str, *words: str, how: str = "exec
         ("580.95.05", "CUDA 13.0 uses the host's driver 580.95.05: it runs", HOSTS),
     ],
 )
-def test_the_start_chooses(system: System, sif: str, driver: str, says: str, folder: str) -> None:
-    *said, found = started(system, sif, driver, "torch-entrypoint", *LOOKS)
-    assert [line for line in said if line.startswith(f"torch-images: {says}")], said
-    assert found.startswith(f"LOOK {folder}/libcuda.so.")
+def test_start_chooses(system: System, sif: str, driver: str, says: str, folder: str) -> None:
+    *lines, last = started(system, sif, driver, "torch-entrypoint", *LOOKS)
+    assert [line for line in lines if line.startswith(f"torch-images: {says}")], lines
+    assert last.startswith(f"LOOK {folder}/libcuda.so.")
 
 
 @pytest.mark.parametrize(
@@ -197,22 +197,22 @@ def test_the_start_chooses(system: System, sif: str, driver: str, says: str, fol
 def test_without_the_entrypoint_shells_choose(
     system: System, sif: str, words: tuple[str, ...], folder: str
 ) -> None:
-    found = started(system, sif, "570.86.15", *words)
-    assert found[-1].startswith(f"LOOK {folder}/libcuda.so.")
+    lines = started(system, sif, "570.86.15", *words)
+    assert lines[-1].startswith(f"LOOK {folder}/libcuda.so.")
 
 
 def test_run_starts_the_entrypoint(system: System, sif: str) -> None:
-    *said, found = started(system, sif, "570.86.15", *LOOKS, how="run")
-    assert any("torch-images: CUDA 13.0 uses the compat library" in line for line in said)
-    assert not any("tini" in line.lower() for line in said)  # it is not process 1, and reaps there
-    assert found.startswith(f"LOOK {COMPAT}/libcuda.so.")
+    *lines, last = started(system, sif, "570.86.15", *LOOKS, how="run")
+    assert any("torch-images: CUDA 13.0 uses the compat library" in line for line in lines)
+    assert not any("tini" in line.lower() for line in lines)  # it is not process 1, and reaps there
+    assert last.startswith(f"LOOK {COMPAT}/libcuda.so.")
 
 
 def test_without_nv_the_start_asks_for_it(system: System, sif: str) -> None:
     done = system.run("apptainer", "exec", sif, "torch-entrypoint", "true")
     assert done.returncode == 0, done.stdout
-    said = "No GPU in this container: PyTorch runs on the CPU; to use a GPU, start it with --nv\n"
-    assert said in done.stdout
+    line = "No GPU in this container: PyTorch runs on the CPU; to use a GPU, start it with --nv\n"
+    assert line in done.stdout
 
 
 # A device as NVIDIA's toolkit describes it to Podman, with the stand-ins for its libraries.
@@ -259,8 +259,8 @@ def test_podman_without_rights_starts_the_entrypoint(
     *run, image = podman
     (system.work / "look.py").write_text(LOOK)
     compat = f"--volume=/work/compat:{COMPAT}:ro"
-    told = ("--env=STUB_DRIVER=570.86.15", "--env=STUB_GPUS=2")
-    done = system.run(*run, compat, *told, image, "/usr/bin/python3", "/look.py")
+    options = ("--env=STUB_DRIVER=570.86.15", "--env=STUB_GPUS=2")
+    done = system.run(*run, compat, *options, image, "/usr/bin/python3", "/look.py")
     assert done.returncode == 0, done.stdout
     assert "torch-images: CUDA 13.0 uses the compat library" in done.stdout
     assert f"LOOK {COMPAT}/libcuda.so." in done.stdout

@@ -74,18 +74,18 @@ def picked(gpu: str, driver: str, platform: str) -> dict[str, Any] | None:
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "580", ["RTX PRO 6000"]),
     ],
 )
-def test_a_search_finds_what_the_command_says(
+def test_search_finds_the_answers_of_pick(
     page: Browser, gpu: str, driver: str, names: list[str]
 ) -> None:
     """By the words of nvidia-smi, one row for each platform."""
     page.type("#gpu", gpu)
     page.type("#driver", driver)
-    found = page.run(ROWS, "answers")
-    assert len({row[1] for row in found}) == len(found) > 0
-    for held, platform, _, image, _, _, proof in found:
-        assert set(names) <= set(held.partition(" (")[0].split(", "))
-        wanted = picked(gpu, driver, "" if platform == "any" else platform)
-        assert (image, proof) == ((wanted["image"], wanted["proof"]) if wanted else ("none", ""))
+    rows = page.run(ROWS, "answers")
+    assert len({row[1] for row in rows}) == len(rows) > 0
+    for gpus, platform, _, image, _, _, proof in rows:
+        assert set(names) <= set(gpus.partition(" (")[0].split(", "))
+        answer = picked(gpu, driver, "" if platform == "any" else platform)
+        assert (image, proof) == ((answer["image"], answer["proof"]) if answer else ("none", ""))
     assert page.messages() == []
 
 
@@ -104,16 +104,16 @@ def test_a_search_finds_what_the_command_says(
 )
 def test_both_searches_know_how_gpus_are_written(page: Browser, typed: str, gpus: set[str]) -> None:
     """Each row found has one of these GPUs, and each of them has a row."""
-    held = """
+    script = """
     return [...document.querySelectorAll(`#${arguments[0]} tbody tr`)]
       .filter((row) => row.checkVisibility())
       .map((row) => row.dataset.gpus.split(", "));
     """
     for field, table in (("#gpu", "answers"), ("#search", "images")):
         page.type(field, typed)
-        found = [set(row) & gpus for row in page.run(held, table)]
-        assert set().union(*found) == gpus
-        assert all(found)
+        matches = [set(row) & gpus for row in page.run(script, table)]
+        assert set().union(*matches) == gpus
+        assert all(matches)
     message = "No row has that. Try the name that nvidia-smi prints, or a number such as 8.9."
     assert (page.text("form[data-table=answers] output") == message) == (not gpus)
 
@@ -157,7 +157,7 @@ def every(page: Browser) -> list[list[str]]:
     return rows
 
 
-def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
+def test_search_ignores_an_invalid_driver(page: Browser) -> None:
     every = page.run(ROWS, "answers")
     page.type("#driver", "<img src=x onerror=alert(1)>")
     assert page.run(ROWS, "answers") == every
@@ -165,21 +165,21 @@ def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
     assert page.run("return document.images.length") == 0
 
 
-def test_a_search_narrows_the_list_of_images(page: Browser) -> None:
+def test_search_narrows_the_list_of_images(page: Browser) -> None:
     count = "form[data-table=images] output"
     names = [row[0] for row in page.run(ROWS, "images")]
     assert page.text(count) == f"{len(names)} of {len(names)} rows"
     page.type("#search", "h100 VLLM")
-    found = [row[0] for row in page.run(ROWS, "images")]
-    assert found == [
+    shown = [row[0] for row in page.run(ROWS, "images")]
+    assert shown == [
         name for name in names if name.endswith("-vllm") and ("-sm90-" in name or "-sm" not in name)
     ]
-    assert page.text(count) == f"{len(found)} of {len(names)} rows"
+    assert page.text(count) == f"{len(shown)} of {len(names)} rows"
     page.type("#search", " nothing")
-    assert page.text(count) == f"{len(found)} of {len(names)} rows, without regard to nothing"
+    assert page.text(count) == f"{len(shown)} of {len(names)} rows, without regard to nothing"
 
 
-def test_all_of_it_works_by_keyboard(page: Browser) -> None:
+def test_page_works_by_keyboard(page: Browser) -> None:
     """From the first Tab to the answer."""
     page.tab_to("Skip to the content", most=1)
     page.press(ENTER)
@@ -187,14 +187,14 @@ def test_all_of_it_works_by_keyboard(page: Browser) -> None:
     page.press("gh200")
     page.tab_to("driver", most=1)
     page.press("580")
-    wanted = picked("GH200", "580", "")
-    assert wanted
-    assert [row[3] for row in page.run(ROWS, "answers")] == [wanted["image"]]
+    expected = picked("GH200", "580", "")
+    assert expected
+    assert [row[3] for row in page.run(ROWS, "answers")] == [expected["image"]]
     assert page.messages() == []
 
 
 @pytest.mark.parametrize("width", [320, 390, 700, 900, 1000, 1280, 1400])
-def test_nothing_is_clipped(page: Browser, site: Path, width: int) -> None:
+def test_page_clips_nothing(page: Browser, site: Path, width: int) -> None:
     """Neither what was typed nor what is said has more width than its place."""
     page.show(width=width)
     clipped = """
@@ -209,7 +209,7 @@ def test_nothing_is_clipped(page: Browser, site: Path, width: int) -> None:
     assert page.run(clipped) == []
 
 
-def test_a_phone_shows_the_answer_first(page: Browser) -> None:
+def test_page_shows_the_answer_first_on_a_phone(page: Browser) -> None:
     """Without scrolling: the image, then what it is for."""
     page.show(width=390, height=844)
     page.type("#gpu", "NVIDIA GeForce RTX 5090")
@@ -224,12 +224,12 @@ def test_a_phone_shows_the_answer_first(page: Browser) -> None:
     assert max(places) < 844
 
 
-def test_it_is_whole_without_scripts(page: Browser, site: Path) -> None:
-    wanted = every(page)
+def test_page_without_scripts(page: Browser, site: Path) -> None:
+    expected = every(page)
     page.scripts(run=False)
     try:
         page.open((site / "index.html").as_uri())
-        assert page.run(ROWS, "answers") == wanted
+        assert page.run(ROWS, "answers") == expected
         assert page.text("noscript").startswith("The search of your browser finds")
         assert page.run("return document.querySelector('form').checkVisibility()") is False
     finally:
@@ -253,10 +253,10 @@ def test_axe_finds_nothing(page: Browser, axe: str, width: int, scheme: str) -> 
     assert [rule for rule, *_ in page.violations(axe)] == ["label"]
 
 
-def test_it_asks_nothing_of_any_server(page: Browser, site: Path) -> None:
-    asked = page.requested()
+def test_page_requests_only_files(page: Browser, site: Path) -> None:
+    urls = page.requested()
     # A headless browser shows no icon.
     needed = {"index.html", "filter.js", "style.css"}
-    assert {Path(url).name for url in asked} - {"favicon.svg"} == needed
-    assert {url.partition(":")[0] for url in asked} == {"file"}
+    assert {Path(url).name for url in urls} - {"favicon.svg"} == needed
+    assert {url.partition(":")[0] for url in urls} == {"file"}
     assert page.run("return document.cookie + localStorage.length + sessionStorage.length") == "00"

@@ -33,8 +33,8 @@ def test_stale_images_are_built_once(
     assert line.checks
     assert line.checks > 150
     assert not engine.tags("torch-cu130:sm80")  # room for the next one
-    [said] = json.loads(invoke("matrix", "--select", IMAGE, "--json", cwd=folder).stdout)["images"]
-    assert said["tested"]
+    [entry] = json.loads(invoke("matrix", "--select", IMAGE, "--json", cwd=folder).stdout)["images"]
+    assert entry["tested"]
     again = invoke(*stale, cwd=folder)
     assert (again.returncode, again.stdout.splitlines()[-1][:16]) == (0, "nothing to build")
 
@@ -63,11 +63,11 @@ def test_other_images_of_the_catalogue(
     brief: Engine, image: str, torch: str, python: str, tag: str
 ) -> None:
     """Another CUDA version, base and release: verified, and equal from nothing."""
-    made = make_image("--select", image)
-    assert made.observed["torch"].partition("+")[0] == torch
-    assert made.checks["failed"] == 0
-    assert any(name.startswith(tag) for name in made.tags)
-    said = brief.run(made.digest, "python", "-V", network_mode="none")
-    assert f"Python {python}." in said.output
-    same = invoke("reproduce", made.tags[0])
+    result = make_image("--select", image)
+    assert result.observed["torch"].partition("+")[0] == torch
+    assert result.checks["failed"] == 0
+    assert any(name.startswith(tag) for name in result.tags)
+    done = brief.run(result.digest, "python", "-V", network_mode="none")
+    assert f"Python {python}." in done.output
+    same = invoke("reproduce", result.tags[0])
     assert same.returncode == 0, same.stdout[-2000:] + same.stderr[-2000:]

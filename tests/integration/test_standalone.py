@@ -82,15 +82,15 @@ class Small:
 
 def tree(image: str) -> dict[str, Entry]:
     """Every file of an image by its path, as a container has it."""
-    made = subprocess.run(["docker", "create", image], capture_output=True, text=True, check=True)
-    name = made.stdout.strip()
-    found = {}
+    done = subprocess.run(["docker", "create", image], capture_output=True, text=True, check=True)
+    name = done.stdout.strip()
+    entries = {}
     try:
         with subprocess.Popen(["docker", "export", name], stdout=subprocess.PIPE) as process:
             with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                 for member in archive:
                     stream = archive.extractfile(member) if member.isreg() else None
-                    found[member.name] = Entry(
+                    entries[member.name] = Entry(
                         kind=member.type,
                         mode=member.mode,
                         owner=(member.uid, member.gid),
@@ -106,7 +106,7 @@ def tree(image: str) -> dict[str, Entry]:
         assert process.returncode == 0
     finally:
         subprocess.run(["docker", "rm", name], capture_output=True, check=True)
-    return {path: entry for path, entry in found.items() if path not in ENGINES}
+    return {path: entry for path, entry in entries.items() if path not in ENGINES}
 
 
 def differences(one: str, two: str) -> list[str]:
@@ -131,10 +131,10 @@ def plain_build(folder: Path, name: str, scratch: Path, network: Network) -> Non
         command.append(f"--secret=id=ca,src={network.ca_bundle}")
     if network.on_loopback:
         command.append("--network=host")
-        said = subprocess.run(
+        help_text = subprocess.run(
             ["docker", "buildx", "build", "--help"], capture_output=True, text=True, check=True
         )
-        command += ["--allow=network.host"] if "--allow" in said.stdout else []
+        command += ["--allow=network.host"] if "--allow" in help_text.stdout else []
     command += [f"--build-arg={key}={value}" for key, value in network.proxies]
     done = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, check=False, cwd="/"
@@ -181,7 +181,7 @@ def small(
     engine.untag(f"torch-images-candidate:{DEVEL}")
 
 
-def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
+def test_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
     """Paths, kinds, modes, owners, times, links, attributes and content; nothing is left out."""
     folder = tmp_path / "out"
     words = ("render", DEVEL, "--standalone", "--output", str(folder))
@@ -192,12 +192,12 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
     try:
         ours = small.digest
         assert differences(ours, name) == []
-        there = tree(name)
+        files = tree(name)
         site = "opt/venv/lib/python3.13/site-packages"
-        assert f"{site}/torch_images_more.py" in there
-        assert f"{site}/probe/__pycache__/__init__.cpython-313.pyc" in there
-        assert f"{site}/probe/tests/__init__.py" not in there
-        assert {"usr/bin/jq", "opt/cuda-compat/13.0/libcuda.so.1"} <= there.keys()
+        assert f"{site}/torch_images_more.py" in files
+        assert f"{site}/probe/__pycache__/__init__.cpython-313.pyc" in files
+        assert f"{site}/probe/tests/__init__.py" not in files
+        assert {"usr/bin/jq", "opt/cuda-compat/13.0/libcuda.so.1"} <= files.keys()
         configs = [dict(engine.inspect(image).config) for image in (ours, name)]
         for config in configs:  # BuildKit writes "/" for a base from scratch: the same folder
             config["WorkingDir"] = config["WorkingDir"] or "/"

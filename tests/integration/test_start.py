@@ -33,7 +33,7 @@ while True: signal.pause()
 """
 
 
-def test_a_signal_reaches_the_command_and_its_code_comes_back(image: str) -> None:
+def test_signal_reaches_the_command(image: str) -> None:
     with running(image, "python", "-c", WAITS) as name:
         subprocess.run(["docker", "kill", "--signal=TERM", name], check=True, capture_output=True)
         done = subprocess.run(["docker", "wait", name], capture_output=True, text=True, check=True)
@@ -67,7 +67,7 @@ def test_docker_stop_lets_a_training_with_workers_save(
         assert done.stdout.strip() == "0"
 
 
-def test_the_command_replaces_the_entrypoint(image: str, engine: Engine) -> None:
+def test_command_replaces_the_entrypoint(image: str, engine: Engine) -> None:
     """Nothing stays between PID 1 and the command, and nothing else runs."""
     code = (
         "import os; print(os.getppid(), sorted(int(p) for p in os.listdir('/proc') if p.isdigit()) "
@@ -100,13 +100,13 @@ def test_orphans_are_reaped(image: str, engine: Engine) -> None:
 def test_segments_are_expandable_where_processes_can_share_them(image: str, engine: Engine) -> None:
     """Docker's seccomp profile denies pidfd_getfd without SYS_PTRACE, and torch needs it then."""
     code = "import os, torch; print(os.environ.get('PYTORCH_ALLOC_CONF'))"
-    for more, found in (
+    for more, value in (
         ({}, "None"),
         ({"user": "12345"}, "None"),
         ({"ipc_mode": "host"}, "None"),
         ({"cap_add": ["SYS_PTRACE"]}, "expandable_segments:True"),
     ):
-        assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{found}\n"
+        assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{value}\n"
 
 
 @pytest.mark.parametrize("more", [{"init": True}, {"pid_mode": "host"}], ids=str)
@@ -118,7 +118,7 @@ def test_tini_does_not_warn_and_reaps_where_it_is_not_process_1(
 
 
 @pytest.mark.parametrize("entrypoint", ["python", "/usr/bin/python3"])
-def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entrypoint: str) -> None:
+def test_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entrypoint: str) -> None:
     done = engine.run(image, "-c", "print(6 * 7)", entrypoint=[entrypoint], **facts())
     assert (done.code, done.output) == (0, "42\n")
 

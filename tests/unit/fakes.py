@@ -105,7 +105,7 @@ class FakeEngine(Engine):
 
 
 @dataclass(frozen=True)
-class Said:
+class VerbResult:
     """How a verb ended, and what it printed."""
 
     returncode: int
@@ -113,7 +113,7 @@ class Said:
     stderr: str
 
 
-def invoke(root: Path, *words: str, name: str = "invoke", **environment: str) -> Said:
+def invoke(root: Path, *words: str, name: str = "invoke", **environment: str) -> VerbResult:
     """Run a command line as `torch-images` does, but in this process."""
     images = {"TORCH_IMAGES_CONFIG": str(root / "images.yaml")}
     env = {**os.environ, "NO_COLOR": "1", **images, **environment}
@@ -131,7 +131,7 @@ def invoke(root: Path, *words: str, name: str = "invoke", **environment: str) ->
         code = program.run(words)
         if code == EngineError.exit_code:
             gc.collect()  # sockets that a process leaves to its end
-    return Said(code, out.getvalue(), err.getvalue())
+    return VerbResult(code, out.getvalue(), err.getvalue())
 
 
 def axes(words: Sequence[str]) -> dict[str, str]:

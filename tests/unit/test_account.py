@@ -46,7 +46,7 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(left)
 
 
-def made(folder: Path, name: str, mode: int) -> str:
+def make_folder(folder: Path, name: str, mode: int) -> str:
     """A folder of root's, or of the test's user, with a mode for all others."""
     path = folder / name
     path.mkdir()
@@ -92,21 +92,19 @@ def plant(path: Path, trap: str) -> str:
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="takes another user id")
 
 
-def test_a_user_with_name_and_home_gets_nothing(folder: Path) -> None:
-    home = made(folder, "home", 0o777)
+def test_changes_of_a_user_with_name_and_home(folder: Path) -> None:
+    home = make_folder(folder, "home", 0o777)
     assert ask({"HOME": home, "USER": "me", "TMPDIR": home}) == ({}, "")
 
 
 @ROOT_ONLY
 @pytest.mark.parametrize("home", [{"HOME": "/"}, {"HOME": ""}, {}, {"HOME": "/no/such"}])
-def test_an_id_without_a_name_gets_one_and_a_private_home(
-    folder: Path, home: dict[str, str]
-) -> None:
-    temporary = made(folder, "tmp", 0o1777)
+def test_changes_of_an_id_without_a_name(folder: Path, home: dict[str, str]) -> None:
+    temporary = make_folder(folder, "tmp", 0o1777)
     given, complaint = ask({"TMPDIR": temporary, **home})
     private = f"{temporary}/torch-images-{OTHER}"
-    named = {"LOGNAME": f"user{OTHER}", "USER": f"user{OTHER}"}
-    assert (given, complaint) == ({**named, "HOME": private}, "")
+    variables = {"LOGNAME": f"user{OTHER}", "USER": f"user{OTHER}"}
+    assert (given, complaint) == ({**variables, "HOME": private}, "")
     about = Path(private).stat()
     assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
     assert ask({"TMPDIR": temporary, **home, **given}) == ({}, "")  # and keeps them
@@ -115,7 +113,7 @@ def test_an_id_without_a_name_gets_one_and_a_private_home(
 @ROOT_ONLY
 @pytest.mark.parametrize("trap", TRAPS)
 def test_another_user_cannot_plant_the_home(folder: Path, trap: str) -> None:
-    temporary = made(folder, "tmp", 0o1777)
+    temporary = make_folder(folder, "tmp", 0o1777)
     planted = plant(Path(temporary, f"torch-images-{OTHER}"), trap)
     given, _ = ask({"TMPDIR": temporary, "HOME": "/"})
     assert not given["HOME"].startswith(planted)
@@ -131,7 +129,7 @@ def test_another_user_cannot_plant_code_that_torch_loads(
 
     Whoever makes it first in /tmp would have his code run by others.
     """
-    temporary, home = made(folder, "tmp", 0o1777), made(folder, "home", 0o777)
+    temporary, home = make_folder(folder, "tmp", 0o1777), make_folder(folder, "home", 0o777)
     name = "a_b_c_d_e_f_g_h_i_j" if user != "me" else user  # as torch changes it
     plant(Path(temporary, f"torchinductor_{name}"), trap)
     given, _ = ask({"TMPDIR": temporary, "HOME": home, "USER": user})
@@ -145,72 +143,68 @@ def test_another_user_cannot_plant_code_that_torch_loads(
 @pytest.mark.parametrize("trap", TRAPS)
 def test_another_user_cannot_plant_kernels_that_triton_loads(folder: Path, trap: str) -> None:
     """Kubernetes' pods often have /tmp as their home."""
-    shared = made(folder, "tmp", 0o1777)
+    shared = make_folder(folder, "tmp", 0o1777)
     plant(Path(shared, ".triton"), trap)
     given, _ = ask({"TMPDIR": shared, "HOME": shared, "USER": "me"})
     assert given == {"TRITON_CACHE_DIR": f"{shared}/torch-images-{OTHER}/triton"}
 
 
-def test_a_volume_where_torch_keeps_its_code_stays_in_use(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_keeps_a_volume_for_inductor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever mounts a folder of the host there knows whose it is."""
     place = plant(folder / "torchinductor_me", "open to all")
-    told = {"TMPDIR": str(folder), "HOME": str(folder), "USER": "me", "TRITON_CACHE_DIR": "/mine"}
-    assert account.INDUCTOR in account.changes(told, os.getuid())
+    env = {"TMPDIR": str(folder), "HOME": str(folder), "USER": "me", "TRITON_CACHE_DIR": "/mine"}
+    assert account.INDUCTOR in account.changes(env, os.getuid())
     with monkeypatch.context() as patch:  # all that is Python's would be loaded all the same
         patch.setattr(account, "loads", lambda _: False)
-        assert account.INDUCTOR in account.changes(told, os.getuid())
+        assert account.INDUCTOR in account.changes(env, os.getuid())
     monkeypatch.setattr(account, "_mounted", lambda path: path == place)
-    assert account.INDUCTOR not in account.changes(told, os.getuid())
+    assert account.INDUCTOR not in account.changes(env, os.getuid())
 
 
 @ROOT_ONLY
 @pytest.mark.parametrize(
     ("group", "mode", "own"), [(OTHER, 0o775, True), (OTHER, 0o777, False), (0, 0o775, False)]
 )
-def test_kernels_that_were_made_with_umask_002_stay_in_use(
-    folder: Path, group: int, mode: int, own: bool
-) -> None:
+def test_changes_keeps_kernels_of_umask_002(folder: Path, group: int, mode: int, own: bool) -> None:
     """The next start sent Triton elsewhere, without a word, where each kernel is compiled anew."""
-    shared = made(folder, "tmp", 0o1777)
-    path = Path(made(Path(shared), ".triton", mode))
+    shared = make_folder(folder, "tmp", 0o1777)
+    path = Path(make_folder(Path(shared), ".triton", mode))
     os.chown(path, OTHER, group)
-    found = ask({"TMPDIR": shared, "HOME": shared, "USER": "me"}, group=group)[0]
-    assert ("TRITON_CACHE_DIR" not in found) == own
+    changes = ask({"TMPDIR": shared, "HOME": shared, "USER": "me"}, group=group)[0]
+    assert ("TRITON_CACHE_DIR" not in changes) == own
 
 
 @ROOT_ONLY
-def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
+def test_changes_adds_the_users_bin_to_path(folder: Path) -> None:
     """Not in a home that others can write, and not before the image's own."""
-    home, path = made(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
-    told = {"TMPDIR": made(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
-    assert home not in ask(told)[0]["PATH"]  # it is root's
+    home, path = make_folder(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
+    env = {"TMPDIR": make_folder(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
+    assert home not in ask(env)[0]["PATH"]  # it is root's
     os.chown(home, OTHER, 0)
     longer = {"PATH": f"{path}:{home}/.local/bin"}
-    assert ask(told)[0] == longer
-    assert ask(told | longer)[0] == {}
+    assert ask(env)[0] == longer
+    assert ask(env | longer)[0] == {}
     Path(home).chmod(0o777)
-    assert "PATH" not in ask(told)[0]
+    assert "PATH" not in ask(env)[0]
     assert "PATH" not in account.changes({**os.environ, "PATH": path}, 0)
 
 
 @ROOT_ONLY
-def test_a_home_that_cannot_be_written_is_replaced(folder: Path) -> None:
+def test_changes_replaces_a_home_without_write_access(folder: Path) -> None:
     """Another user's, or `daemon`'s: matplotlib, numba and pip's own folders failed there."""
-    home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
+    home, temporary = make_folder(folder, "home", 0o755), make_folder(folder, "tmp", 0o1777)
     private = f"{temporary}/torch-images-{OTHER}"
-    told = {"HOME": home, "TMPDIR": temporary, "USER": "me"}
-    assert ask(told) == ({"HOME": private}, "")
-    assert ask({**told, "HOME": private}) == ({}, "")
+    environ = {"HOME": home, "TMPDIR": temporary, "USER": "me"}
+    assert ask(environ) == ({"HOME": private}, "")
+    assert ask({**environ, "HOME": private}) == ({}, "")
     Path(home).chmod(0o555)  # as on a read-only system: what it has must be found
     os.chown(home, OTHER, 0)
-    assert "HOME" not in ask(told)[0]
+    assert "HOME" not in ask(environ)[0]
 
 
 @ROOT_ONLY
-def test_a_home_with_a_volume_stays_and_caches_go_elsewhere(folder: Path) -> None:
-    home, temporary = made(folder, "home", 0o755), made(folder, "tmp", 0o1777)
+def test_changes_keeps_a_home_with_a_volume(folder: Path) -> None:
+    home, temporary = make_folder(folder, "home", 0o755), make_folder(folder, "tmp", 0o1777)
     table = folder / "mountinfo"
     table.write_text(f"1 1 0:1 / {home}/models rw\n1 1 0:1 / {home}2 rw\n")
     program = PROGRAM.replace("/proc/self/mountinfo", str(table))
@@ -224,10 +218,10 @@ def test_a_home_with_a_volume_stays_and_caches_go_elsewhere(folder: Path) -> Non
         "TRITON_CACHE_DIR": f"{private}/triton",
     }
     mine = {"XDG_CACHE_HOME": "/mine", "TRITON_CACHE_DIR": "/mine", "JUPYTER_DATA_DIR": "/mine"}
-    told = {"HOME": home, "TMPDIR": temporary, "USER": "me", **mine}
-    assert ask(told, program)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
+    environ = {"HOME": home, "TMPDIR": temporary, "USER": "me", **mine}
+    assert ask(environ, program)[0].keys() == {"JUPYTER_CONFIG_DIR"}  # what the user sets stays
     table.write_text(f"1 1 0:1 / {home} rw\n")  # GitHub's /github/home, of another user
-    assert ask(told, program)[0] == {"HOME": private}
+    assert ask(environ, program)[0] == {"HOME": private}
 
 
 NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", account.INDUCTOR]
@@ -239,7 +233,7 @@ NAMES = [*account.NAMES, "HOME", "TMPDIR", "XDG_CACHE_HOME", "TRITON_HOME", acco
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
     )
 )
-def test_no_environment_stops_a_start(environ: dict[str, str]) -> None:
+def test_changes_takes_any_environment(environ: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(account, "TEMPORARY", folder)
         patch.chdir(folder)
@@ -251,7 +245,7 @@ def test_no_environment_stops_a_start(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "found"),
+    ("words", "given", "expected"),
     [
         (["install", "--no-build-isolation", "."], {}, ""),
         (["wheel", "--no-build-iso", "."], {}, ""),
@@ -265,7 +259,7 @@ def test_no_environment_stops_a_start(environ: dict[str, str]) -> None:
     ],
 )
 def test_a_python_that_starts_pip_changes_its_own_environment(
-    words: list[str], given: dict[str, str], found: str, tmp_path: Path
+    words: list[str], given: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     """As in images, where a .pth file calls it; Python runs sitecustomize before the program, too.
 
@@ -289,12 +283,10 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == found
+    assert json.loads(done.stdout) == expected
 
 
-def test_a_python_starts_in_a_folder_that_was_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_start_in_a_removed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a relative TMPDIR. An exception here would end the .pth file before its next line."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -305,8 +297,8 @@ def test_a_python_starts_in_a_folder_that_was_removed(
 
 
 @ROOT_ONLY
-def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
-    shared, home = made(folder, "tmp", 0o1777), made(folder, "home", 0o777)
+def test_changes_creates_torchs_folder_first(folder: Path) -> None:
+    shared, home = make_folder(folder, "tmp", 0o1777), make_folder(folder, "home", 0o777)
     for _ in range(2):  # it stays
         assert ask({"TMPDIR": shared, "HOME": home, "USER": "me"})[0] == {}
     about = Path(shared, "torchinductor_me").lstat()
@@ -314,8 +306,8 @@ def test_torchs_own_folder_is_made_before_others_can(folder: Path) -> None:
 
 
 @ROOT_ONLY
-def test_whoever_plants_every_folder_gets_nothing(folder: Path) -> None:
-    shared = made(folder, "tmp", 0o1777)
+def test_changes_ignores_planted_folders(folder: Path) -> None:
+    shared = make_folder(folder, "tmp", 0o1777)
     program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
     program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{shared}"')
     plant(Path(shared, f"torch-images-{OTHER}"), "open to all")

@@ -89,7 +89,7 @@ def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple
         *("plain", "asked for first", "another finder", "an old finder", "threads"),
     ],
 )
-def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) -> None:
+def test_tf32_is_set_after_the_import(tmp_path: Path, before: str) -> None:
     assert run(tmp_path, f"{before}\n{SHOW}") == ("True 1\n", "")
 
 
@@ -104,7 +104,7 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
     ],
     ids=str,
 )
-def test_what_the_user_sets_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_tf32_of_the_user_stays(tmp_path: Path, environ: dict[str, str]) -> None:
     assert run(tmp_path, SHOW, **environ)[0].split()[0] == "False"
 
 
@@ -113,19 +113,19 @@ def test_torch_finds_the_profile_and_another_word_is_one_line(tmp_path: Path) ->
     gemm = "import os; print(os.environ.get('TORCH_IMAGE_GEMM'))\n"
     for quiet in ("no", "yes"):
         words = {"TORCH_IMAGE_GEMM": "fast", "TORCH_IMAGE_TF32": "2", "TORCH_IMAGE_QUIET": quiet}
-        out, said = run(tmp_path, SHOW, gemm + TORCH, **words)
+        out, stderr = run(tmp_path, SHOW, gemm + TORCH, **words)
         assert out.split()[:2] == ["stock", "False"]
-        names = [line.partition("=")[0] for line in said.splitlines()]
+        names = [line.partition("=")[0] for line in stderr.splitlines()]
         lines = ["torch-images: TORCH_IMAGE_TF32", "torch-images: TORCH_IMAGE_GEMM"]
         assert names == (lines if quiet == "no" else [])
 
 
 def test_another_torch_is_imported_all_the_same(tmp_path: Path) -> None:
     """One without these functions, one that fails at first, a folder without code, and none."""
-    out, said = run(tmp_path, "import torch; print(torch.x)", "x = 1")
+    out, stderr = run(tmp_path, "import torch; print(torch.x)", "x = 1")
     assert out == "1\n"
-    assert said.startswith("torch-images: TF32 is off, because it could not be set: ")
-    assert said.count("\n") == 1
+    assert stderr.startswith("torch-images: TF32 is off, because it could not be set: ")
+    assert stderr.count("\n") == 1
     again = (
         "try:\n    import torch\nexcept ZeroDivisionError:\n    import os; os.environ['X'] = ''\n"
     )

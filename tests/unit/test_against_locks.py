@@ -12,11 +12,9 @@ from torch_images.config.types import Config
 from torch_images.verify.verify import claim
 
 
-@pytest.mark.parametrize("asked", [{}, {"variant": "pod"}, {"source": "fork"}])
-def test_what_an_image_is_compared_with_is_all_of_its_lock(
-    config: Config, root: Path, asked: dict[str, str]
-) -> None:
-    [planned] = plan_images(config, [choose(config, **asked)], root, root / "locks")
+@pytest.mark.parametrize("axes", [{}, {"variant": "pod"}, {"source": "fork"}])
+def test_claim_has_the_whole_lock(config: Config, root: Path, axes: dict[str, str]) -> None:
+    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
     claimed, lock = claim(config, planned), planned.lock
     locked = {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled
     assert claimed["packages"] == locked

@@ -69,22 +69,22 @@ def test_rows_agree_with_pick(
     for row in rows:
         platforms = [row.platform] if row.platform else config.names("platform")
         for branch in row.branches or (OLDER, "525", "580", NEWER):
-            named = {OLDER: ("390", "418.1"), NEWER: ("621", "660.10")}
-            drivers = named.get(branch, (branch, f"{branch}.999"))
+            edge_drivers = {OLDER: ("390", "418.1"), NEWER: ("621", "660.10")}
+            drivers = edge_drivers.get(branch, (branch, f"{branch}.999"))
             for gpu, driver, platform in itertools.product(row.gpus, drivers, platforms):
-                wanted = (row.image, row.proof) if row.image else None
-                assert picked(gpu, driver, platform) == wanted, (gpu, driver, platform)
+                expected = (row.image, row.proof) if row.image else None
+                assert picked(gpu, driver, platform) == expected, (gpu, driver, platform)
 
 
-def test_one_row_for_each_gpu_platform_and_branch(
+def test_rows_once_per_gpu_platform_and_branch(
     rows: list[Row], config: Config, compat: answers.Compat
 ) -> None:
-    named = {name for a in config.architectures for name in (*a.gpus, *a.geforce)}
-    named |= {name for _, names in config.other_gpus for name in names}
-    assert named == {name for row in rows for name in row.gpus}
+    gpu_names = {name for a in config.architectures for name in (*a.gpus, *a.geforce)}
+    gpu_names |= {name for _, names in config.other_gpus for name in names}
+    assert gpu_names == {name for row in rows for name in row.gpus}
     branches = (OLDER, *answers.branches(config, compat), NEWER)
-    for name, platform, branch in itertools.product(named, config.names("platform"), branches):
-        found = [
+    for name, platform, branch in itertools.product(gpu_names, config.names("platform"), branches):
+        matches = [
             row
             for row in rows
             if name in row.gpus
@@ -92,12 +92,10 @@ def test_one_row_for_each_gpu_platform_and_branch(
             and (not row.branches or branch in row.branches)
         ]
         foreign = name in config.arm64_gpus and platform == AMD64.name
-        assert len(found) == (0 if foreign else 1), (name, platform, branch)
+        assert len(matches) == (0 if foreign else 1), (name, platform, branch)
 
 
-def test_the_branches_are_those_of_hosts_and_libraries(
-    config: Config, compat: answers.Compat
-) -> None:
+def test_branches_of_hosts_and_libraries(config: Config, compat: answers.Compat) -> None:
     newer = {**compat, ARM64: {**compat[ARM64], "12.8": "630.10"}}
     assert {*answers.branches(config, newer)} - {*answers.branches(config, compat)} == {"630"}
     assert {"470", "525", "595", "610", "615", "620"} <= {*answers.branches(config, compat)}
@@ -106,7 +104,7 @@ def test_the_branches_are_those_of_hosts_and_libraries(
 def test_rows_of_a_platform_without_images(config: Config, compat: answers.Compat) -> None:
     rows = tuple(row for row in config.catalogue if not row.platform)
     amd64 = replace(config, platforms=(AMD64,), catalogue=rows)
-    found = answers.rows(amd64, compat, namespace="x/y", state=proof)
-    [row] = [row for row in found if row.platform == ARM64.name and "GH200" in row.gpus]
+    table = answers.rows(amd64, compat, namespace="x/y", state=proof)
+    [row] = [row for row in table if row.platform == ARM64.name and "GH200" in row.gpus]
     assert (row.branches, row.image) == ((), "")
     assert row.way.startswith("no image is built for linux/arm64")

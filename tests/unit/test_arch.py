@@ -44,23 +44,23 @@ def test_other_text_is_no_capability(text: str) -> None:
 
 @given(capabilities, st.lists(capabilities), st.lists(capabilities))
 def test_coverage_obeys_nvidias_rules(
-    wanted: Capability, elf: list[Capability], ptx: list[Capability]
+    capability: Capability, elf: list[Capability], ptx: list[Capability]
 ) -> None:
     names = [f"sm_{c.major}{c.minor}" for c in elf]
     virtual = [f"compute_{c.major}{c.minor}" for c in ptx]
-    found = coverage(wanted, names, virtual)
+    support = coverage(capability, names, virtual)
     # The rule of Capability.runs once more, on purpose: a check against NVIDIA's words.
-    same_major = [c for c in elf if c.major == wanted.major and c.minor <= wanted.minor]
-    assert (found is not None) == bool(same_major or [c for c in ptx if c <= wanted])
-    if found and found.kind == "native":
-        assert wanted in elf
-    if found and found.kind == "ptx":
+    same_major = [c for c in elf if c.major == capability.major and c.minor <= capability.minor]
+    assert (support is not None) == bool(same_major or [c for c in ptx if c <= capability])
+    if support and support.kind == "native":
+        assert capability in elf
+    if support and support.kind == "ptx":
         assert not same_major
 
 
-def test_a_few_kernels_are_not_support() -> None:
+def test_widespread_omits_a_few_kernels() -> None:
     # Counted in libtorch_cuda.so of torch 2.11.0+cu130.
-    found = Counter(sm_75=444, sm_80=444, sm_86=444, sm_89=1, sm_90=448, sm_100=503, sm_103=59)
-    assert widespread(found) == {"sm_75", "sm_80", "sm_86", "sm_90", "sm_100"}
+    counts = Counter(sm_75=444, sm_80=444, sm_86=444, sm_89=1, sm_90=448, sm_100=503, sm_103=59)
+    assert widespread(counts) == {"sm_75", "sm_80", "sm_86", "sm_90", "sm_100"}
     assert widespread(Counter()) == set()
-    assert widespread(Counter(sm_90=1), like=found) == set()
+    assert widespread(Counter(sm_90=1), like=counts) == set()

@@ -52,7 +52,7 @@ def test_exactly_one_list_or_none_is_touched(data: bytes, problem: str) -> None:
     st.binary(max_size=40),
     st.binary(max_size=40),
 )
-def test_the_list_is_of_the_code_that_stays_and_nothing_else_changes(
+def test_narrowed_changes_only_the_list(
     targets: set[int], arches: set[int], before: bytes, after: bytes
 ) -> None:
     text = " ".join(f"sm_{target}" for target in sorted(targets))
@@ -63,20 +63,20 @@ def test_the_list_is_of_the_code_that_stays_and_nothing_else_changes(
         with pytest.raises(ArchListError):
             narrowed(data, arches)
         return
-    made = narrowed(data, arches)
-    assert len(made) == len(data)
+    output = narrowed(data, arches)
+    assert len(output) == len(data)
     start, end = len(before) + 1, len(before) + 1 + len(text)
-    assert (made[:start], made[end:]) == (data[:start], data[end:])
-    words = made[start:end].decode()
+    assert (output[:start], output[end:]) == (data[:start], data[end:])
+    words = output[start:end].decode()
     assert re.fullmatch(r"sm_\d+( sm_\d+)* *", words)
     assert words.split() == [
         f"sm_{e.arch}" for e in sorted(fatbin.chosen(code, arches), key=number)
     ]
     if words == text:  # nothing to leave out: once more changes nothing
-        assert narrowed(made, arches) == made
+        assert narrowed(output, arches) == output
     else:  # blanks fill it up: it is not taken for a whole list again
         with pytest.raises(ArchListError, match="0 lists"):
-            narrowed(made, arches)
+            narrowed(output, arches)
 
 
 def number(entry: fatbin.Entry) -> int:

@@ -42,8 +42,8 @@ SNAPSHOT = {f"/archive/debian/20260203T235959Z/{d.path}": CONTENT[d.name] for d 
 class Site:
     """A web server and what it was asked for."""
 
-    def __init__(self, url: str, asked: list[str]) -> None:
-        self.url, self.asked = url, asked
+    def __init__(self, url: str, requested: list[str]) -> None:
+        self.url, self.requested = url, requested
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def serve() -> Iterator[Callable[[Mapping[str, bytes]], Site]]:
     def start(files: Mapping[str, bytes]) -> Site:
         server = web_server(files)
         servers.append(server)
-        url, asked = server.__enter__()
-        return Site(url, asked)
+        url, requested = server.__enter__()
+        return Site(url, requested)
 
     yield start
     for server in servers:
@@ -73,7 +73,7 @@ def get(folder: Path, *mirrors: str, snapshot: str = "", lock: DebLock = LOCK) -
 def test_fetch_gets_each_package_once(serve: Serve, tmp_path: Path) -> None:
     site = serve(POOL)
     assert get(tmp_path, f"{site.url}/debian/") == CONTENT
-    assert sorted(site.asked) == sorted(POOL)
+    assert sorted(site.requested) == sorted(POOL)
     assert get(tmp_path, "http://127.0.0.1:1/never-asked") == CONTENT
     assert {p.name for p in tmp_path.iterdir()} == {f"{deb.sha256}.deb" for deb in LOCK.debs}
 
@@ -82,7 +82,7 @@ def test_fetch_gets_from_the_snapshot_what_a_mirror_dropped(serve: Serve, tmp_pa
     site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
     got = get(tmp_path, f"{site.url}/debian", snapshot=f"{site.url}/archive")
     assert got == CONTENT
-    assert len([path for path in site.asked if path.startswith("/archive")]) == 1
+    assert len([path for path in site.requested if path.startswith("/archive")]) == 1
 
 
 def test_fetch_refuses_a_vanished_package_unless_an_archive_is_silent(
@@ -105,13 +105,13 @@ def test_fetch_without_an_answer_is_a_network_error(tmp_path: Path) -> None:
 def test_fetch_refuses_another_file_of_that_name(serve: Serve, tmp_path: Path) -> None:
     other = dict.fromkeys(POOL, b"another file")
     site = serve(other)
-    found = hashlib.sha256(b"another file").hexdigest()
+    digest = hashlib.sha256(b"another file").hexdigest()
     with pytest.raises(LockError) as caught:
         get(tmp_path, f"{site.url}/debian")
     text = str(caught.value)
     assert text.startswith("a 1+x is not the locked file: expected sha256:")
     assert LOCK.debs[0].sha256 in text
-    assert f"found sha256:{found}" in text
+    assert f"found sha256:{digest}" in text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,15 +121,15 @@ def test_fetch_compares_each_digit_of_a_hash(serve: Serve, tmp_path: Path, place
     [deb, *_] = LOCK.debs
     digit = "0" if deb.sha256[place] != "0" else "1"
     other = deb.sha256[:place] + digit + deb.sha256[place + 1 :]
-    wanted = dataclasses.replace(deb, sha256=other)
-    lock = dataclasses.replace(LOCK, debs=(wanted,))
+    altered = dataclasses.replace(deb, sha256=other)
+    lock = dataclasses.replace(LOCK, debs=(altered,))
     url = f"{serve(POOL).url}/debian"
     archive = LockedArchive(
         name="a", version="1", url=f"{url}/{deb.path}", size=deb.size, sha256=other
     )
     cached = tmp_path / f"{other}.deb"
     cached.write_bytes(CONTENT["a"])
-    assert not is_file(wanted, cached)
+    assert not is_file(altered, cached)
     with pytest.raises(LockError, match=f"expected sha256:{other}, found sha256:{deb.sha256}"):
         get(tmp_path, url, lock=lock)
     with pytest.raises(LockError, match=f"expected sha256:{other}, found sha256:{deb.sha256}"):
@@ -146,20 +146,20 @@ def test_fetch_replaces_a_damaged_file_in_the_cache(serve: Serve, tmp_path: Path
     site = serve(POOL)
     (tmp_path / f"{LOCK.debs[0].sha256}.deb").write_bytes(b"half of")
     assert get(tmp_path, f"{site.url}/debian") == CONTENT
-    assert len(site.asked) == 2
+    assert len(site.requested) == 2
 
 
-def test_a_package_is_available_at_a_mirror_or_in_the_snapshot(serve: Serve) -> None:
+def test_available_at_a_mirror_or_in_the_snapshot(serve: Serve) -> None:
     site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
     a, b = LOCK.debs
 
-    def found(deb: LockedDeb, snapshot: str) -> bool:
+    def is_available(deb: LockedDeb, snapshot: str) -> bool:
         roots = (f"{site.url}/debian",)
         return bool(available(LOCK, [deb], mirrors=roots, snapshot=snapshot, network=Network()))
 
     silent = f"http://127.0.0.1:{closed_port()}/archive"
-    assert found(a, silent)
-    assert found(b, f"{site.url}/archive")
-    assert not found(b, "")
+    assert is_available(a, silent)
+    assert is_available(b, f"{site.url}/archive")
+    assert not is_available(b, "")
     with pytest.raises(NetworkError, match=r"has b 1\+x, and one does not answer: "):
-        found(b, silent)
+        is_available(b, silent)

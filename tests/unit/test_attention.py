@@ -34,8 +34,8 @@ def rules() -> ModuleType:
 def rows_of(gpu: str) -> list[dict[str, Any]]:
     """What was measured on a GPU, in the program's order."""
     [path] = [path for path in REPORTS if path.stem == gpu]
-    found: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return found
+    measured: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return measured
 
 
 def on(report: dict[str, Any]) -> tuple[tuple[int, int], str]:
@@ -64,11 +64,11 @@ def rows() -> Iterator[Any]:
         ({"TORCH_IMAGE_PROFILE": "on"}, "auto", False),
     ],
 )
-def test_the_setting(
+def test_read_mode(
     package: ModuleType, environ: dict[str, str], mode: str, complains: bool
 ) -> None:
-    found, complaint = package.read_mode(environ)
-    assert (found, bool(complaint)) == (mode, complains)
+    setting, complaint = package.read_mode(environ)
+    assert (setting, bool(complaint)) == (mode, complains)
     if complains:
         assert complaint.startswith("TORCH_IMAGE_ATTENTION=")
         assert complaint.endswith(" is not fa4 or stock, and is ignored")
@@ -83,11 +83,11 @@ def test_without_torch_nothing_fails(
     monkeypatch.delenv("TORCH_IMAGE_PROFILE", raising=False)
     monkeypatch.delenv("TORCH_IMAGE_QUIET", raising=False)
     package.activate()
-    said = capsys.readouterr().err
-    assert said.startswith(
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(
         "torch-images: attention is torch's own, because FlashAttention-4 cannot"
     )
-    assert said.count("\n") == 1
+    assert stderr.count("\n") == 1
     monkeypatch.setenv("TORCH_IMAGE_QUIET", "1")
     package.activate()
     monkeypatch.setenv("TORCH_IMAGE_ATTENTION", "stock")
@@ -108,18 +108,18 @@ def grid_rows() -> Iterator[tuple[tuple[tuple[int, int], str], dict[str, Any]]]:
 def taken(rules: ModuleType, place: tuple[tuple[int, int], str], row: dict[str, Any]) -> set[str]:
     """The passes of a point of a grid that the rules take."""
     *_, queries, keys, width = row["shape"]
-    asked = {
+    shape = {
         "width": width, "shortest": min(queries, keys), "operations": row["operations"],
         "deterministic": row["deterministic"],
     }  # fmt: skip
-    return {step for step in ("forward", "backward") if rules.faster(step, place, **asked)}
+    return {step for step in ("forward", "backward") if rules.faster(step, place, **shape)}
 
 
 def pairs(row: dict[str, Any], step: str) -> list[dict[str, float]]:
     return [row["pairs"][name] for name in STEPS[step]]
 
 
-def test_nothing_of_a_grid_is_taken_that_is_slower(rules: ModuleType) -> None:
+def test_faster_takes_nothing_slower_in_a_grid(rules: ModuleType) -> None:
     """By its median, or where its turns spread widely, by its lower quartile."""
     count = 0
     for place, row in grid_rows():
@@ -146,7 +146,7 @@ def test_nothing_of_a_grid_is_taken_that_is_slower(rules: ModuleType) -> None:
         ("backward", (9, 0), "9.19", 96, 1023, 1e12, False),
     ],
 )
-def test_where_the_rules_end(
+def test_faster_at_the_limits_of_the_rules(
     rules: ModuleType,
     step: str,
     capability: tuple[int, int],
@@ -156,8 +156,8 @@ def test_where_the_rules_end(
     operations: float,
     taken: bool,
 ) -> None:
-    asked = {"width": width, "shortest": shortest, "operations": operations}
-    assert rules.faster(step, (capability, cudnn), **asked, deterministic=False) is taken
+    shape = {"width": width, "shortest": shortest, "operations": operations}
+    assert rules.faster(step, (capability, cudnn), **shape, deterministic=False) is taken
 
 
 def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:

@@ -66,9 +66,9 @@ def test_a_later_process_finds_what_was_compiled(
     first = kernels(kept, folder)
     compile_into(first, ("fp16", 128), "A")
     compile_into(first, ("fp16", 64), "B")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert said[0].startswith(
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(
         "torch-images: compiled attention's forward pass (FlashAttention-4) in 0.0 s, kept in "
     )
     assert all(file.name.split(".")[1] == checksum(file) for file in folder.iterdir())
@@ -85,7 +85,7 @@ def checksum(file: Path) -> str:
 
 
 @pytest.mark.parametrize("damage", ["", "A torn fil"])
-def test_a_damaged_file_is_compiled_again_and_said_once(
+def test_compile_damaged_file_again_with_one_warning(
     kept: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     """It is never loaded: machine code of which a part is zeros ends the process."""
@@ -95,11 +95,11 @@ def test_a_damaged_file_is_compiled_again_and_said_once(
     capsys.readouterr()
     cache = kernels(kept, tmp_path)
     compile_into(cache, 1, "A whole file")
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == (
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == (
         f"torch-images: {file} is damaged; this kernel of FlashAttention-4 is compiled again"
     )
-    assert len(said) == 2
+    assert len(lines) == 2
     assert 1 in kernels(kept, tmp_path)
     assert [f.read_text() for f in tmp_path.iterdir()] == ["A whole file"]
     assert capsys.readouterr().err == ""
@@ -124,12 +124,12 @@ def test_a_folder_that_fails_is_left_alone(
     compile_into(cache, 1, "A")
     compile_into(cache, 2, "B")
     assert (cache[1].code, cache[2].code) == ("A", "B")
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == (
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == (
         f"torch-images: kernels of FlashAttention-4 are not kept in {tmp_path}: "
         "[Errno 28] No space left on device"
     )
-    assert [line.rpartition(", ")[2] for line in said[1:]] == ["not kept", "not kept"]
+    assert [line.rpartition(", ")[2] for line in lines[1:]] == ["not kept", "not kept"]
     assert list(tmp_path.iterdir()) == []
 
 

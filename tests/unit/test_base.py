@@ -109,9 +109,9 @@ class OneMirror(Resolver):
 
 
 def resolver(root: Path, mirror: str, run: FakeRunner | None = None) -> OneMirror:
-    made = OneMirror(root=root, network=Network(), run=run or FakeRunner())
-    object.__setattr__(made, "mirror", mirror)
-    return made
+    result = OneMirror(root=root, network=Network(), run=run or FakeRunner())
+    object.__setattr__(result, "mirror", mirror)
+    return result
 
 
 def deb(name: str, version: str) -> LockedDeb:
@@ -144,13 +144,13 @@ OLD, NEW, TINI = deb("g++", "1"), deb("g++", "2"), deb("tini", "1")
 
 
 def test_packages_are_fetched_once_into_a_folder(tmp_path: Path) -> None:
-    with web_server(files(OLD, NEW, TINI)) as (url, asked):
+    with web_server(files(OLD, NEW, TINI)) as (url, paths):
         maker = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, url))
         folder = maker.debs(BASE, lock(OLD, TINI))
         offline = BaseMaker(cache=tmp_path, resolver=resolver(tmp_path, "http://nobody"))
         assert offline.debs(BASE, lock(OLD, TINI)) == folder
     assert {p.name for p in folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
-    assert len(asked) == 2
+    assert len(paths) == 2
 
 
 def test_vanished_packages_are_refused(tmp_path: Path) -> None:
@@ -218,14 +218,14 @@ APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
         (1000, True, ["TERM", "mmdebstrap"]),
     ],
 )
-def test_no_mount_of_a_bootstrap_is_the_hosts(
+def test_confined_has_mounts_of_its_own(
     monkeypatch: pytest.MonkeyPatch, user: int, may_mount: bool, words: list[str]
 ) -> None:
     """Root's would stay after it is killed, and `rm -rf` of the tree would empty /dev/shm."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
     run = FakeRunner({"unshare": (0 if may_mount else 1, "")})
-    found = confined(["mmdebstrap", "trixie"], run)
-    assert found == ["setpriv", "--pdeathsig", *words, "trixie"]
+    command = confined(["mmdebstrap", "trixie"], run)
+    assert command == ["setpriv", "--pdeathsig", *words, "trixie"]
 
 
 def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
@@ -261,7 +261,7 @@ class Bootstrap(FakeRunner):
         return super().run(command, **options)
 
 
-def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path) -> None:
+def test_base_gets_its_final_name_when_complete(tmp_path: Path, root: Path) -> None:
     data = make_deb("tini", "1", {"usr/bin/tini": b"x"})
     deb = dataclasses.replace(
         TINI, size=len(data), sha256=hashlib.sha256(data).hexdigest(), path="pool/tini_1_amd64.deb"
@@ -269,9 +269,9 @@ def test_a_base_gets_its_final_name_when_it_is_whole(tmp_path: Path, root: Path)
     run = Bootstrap()
     run.fails = "No space left on device"
     with web_server({f"/{deb.path}": data}) as (url, _):
-        made = BaseMaker(cache=tmp_path, resolver=resolver(root, url, run=run))
+        maker = BaseMaker(cache=tmp_path, resolver=resolver(root, url, run=run))
         with pytest.raises(DiskError):
-            made.base(BASE, lock(deb))
+            maker.base(BASE, lock(deb))
         assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
         run.fails = ""
-        assert made.base(BASE, lock(deb)).layout.is_dir()
+        assert maker.base(BASE, lock(deb)).layout.is_dir()

@@ -36,28 +36,28 @@ def test_shares_are_of_the_gpus_own_ceilings() -> None:
     brain = figure("sdpa/B=1/bf16", 1e-3, flops=3e11, ran="cudnn")
     norm = figure("layernorm/[1]/fp16", 1e-3, moved=2e9)
     transfer = figure("gpu to gpu/0 to 1, 1 MiB/bytes", 1e-3, moved=1e6)
-    found = result(GEMM, BRAIN, COPY, attention, brain, norm, transfer)
-    assert found.ceilings == {"fp16": 5e14, "bf16": 6e14, "bytes": 4e12}
-    assert found.share(attention) == pytest.approx(0.6)
-    assert found.share(brain) == pytest.approx(0.5)
-    assert found.share(norm) == pytest.approx(0.5)
-    assert found.share(transfer) is None
+    report = result(GEMM, BRAIN, COPY, attention, brain, norm, transfer)
+    assert report.ceilings == {"fp16": 5e14, "bf16": 6e14, "bytes": 4e12}
+    assert report.share(attention) == pytest.approx(0.6)
+    assert report.share(brain) == pytest.approx(0.5)
+    assert report.share(norm) == pytest.approx(0.5)
+    assert report.share(transfer) is None
     assert result(attention).share(attention) is None
     assert result(GEMM, brain).share(brain) is None
 
 
-def test_a_speed_up_is_over_the_baseline() -> None:
+def test_speedup_over_the_baseline() -> None:
     """By items per second where there are any: two GPUs do twice the work in equal time."""
     eager = figure("cuda graphs/net, eager/bf16", 3e-3)
     graph = figure("cuda graphs/net, graph/bf16", 1e-3, baseline=eager.key)
     one = figure("gpus/1 GPU/bf16", 1e-2, items=8, unit="seq")
     two = figure("gpus/2 GPUs/bf16", 1e-2, items=16, unit="seq", baseline=one.key)
     lost = figure("gpus/3 GPUs/bf16", 1e-2, items=16, unit="seq", baseline="gpus/absent/bf16")
-    found = result(eager, graph, one, two, lost)
-    assert [found.speedup(f) for f in found.figures] == [
+    report = result(eager, graph, one, two, lost)
+    assert [report.speedup(f) for f in report.figures] == [
         None, pytest.approx(3), None, pytest.approx(2), None,
     ]  # fmt: skip
-    lines = markdown(found).splitlines()
+    lines = markdown(report).splitlines()
     assert "| net, eager | bf16 | 3 | 2.0% |  |  |  |" in lines
     assert "| net, graph | bf16 | 1 | 2.0% |  |  | 3.00 |" in lines
 
@@ -70,10 +70,10 @@ def sampled(factor: float) -> Result:
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.0, "equal"), (1.01, "equal"), (1.1, "slower"), (0.9, "faster")]
 )
-def test_a_difference_is_certain_and_notable_or_none(factor: float, verdict: str) -> None:
-    [found] = compare(sampled(1.0), sampled(factor))
-    assert found.verdict == verdict
-    assert found.ratio == pytest.approx(factor)
+def test_compare_needs_a_certain_and_notable_difference(factor: float, verdict: str) -> None:
+    [comparison] = compare(sampled(1.0), sampled(factor))
+    assert comparison.verdict == verdict
+    assert comparison.ratio == pytest.approx(factor)
 
 
 WRONG: tuple[Any, ...] = ("x", 0, 10**400, math.nan, math.inf)
@@ -89,7 +89,7 @@ CASE = {"key": "a/b/fp32", "median": 1.0, "samples": [1.0], "quartiles": [1, 1],
         *({"cases": [CASE | {"median": value}]} for value in WRONG),
     ],
 )
-def test_a_result_of_wrong_types_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_read_refuses_a_result_of_wrong_types(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"schema": 2, "machine": MACHINE, "cases": [CASE]}))
     assert read(path).figures[0].median == 1

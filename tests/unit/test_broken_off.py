@@ -219,7 +219,7 @@ def test_a_failing_cleanup_changes_neither_code_nor_line(root: Path, tmp_path: P
     [(signal.SIGINT, IN_THE_MAIN_THREAD), (signal.SIGTERM, IN_A_THREAD)],
     ids=["main", "thread"],
 )
-def test_no_container_is_left(number: int, call: str, root: Path, tmp_path: Path) -> None:
+def test_interrupt_leaves_no_container(number: int, call: str, root: Path, tmp_path: Path) -> None:
     """`sleep infinity` stayed for good. Further signals do not keep it from being removed."""
     with verb(call + CONTAINER, root, tmp_path) as process:
         assert process.stdout

@@ -103,12 +103,12 @@ def test_bake_file_has_a_target_per_image(planned: tuple[ImagePlan, ...], root: 
     ]
     packed = tuple(replace(image, small=True) for image in planned)
     small = bake(packed, root, Network())
-    said = small["target"][planned[1].target].pop("labels")
-    named = {
+    small_labels = small["target"][planned[1].target].pop("labels")
+    extra = {
         "io.github.torch-images.compression": "small",
         "org.opencontainers.image.version": version(CONFIG, packed[1]),
     }
-    assert said == target.pop("labels") | named
+    assert small_labels == target.pop("labels") | extra
     assert small["target"][planned[1].target] == target
 
 
@@ -186,16 +186,16 @@ def test_explain_a_failed_build(output: str, kind: type[TorchImagesError], text:
 
 
 @pytest.mark.parametrize(
-    ("described", "wanted"),
+    ("described", "remote"),
     [
         ("Name: b\nDriver: docker-container\nEndpoint:  unix:///run/docker.sock\n", True),
         ("Name: far\nDriver:  docker\n\nNodes:\nEndpoint: far\n", True),
         ("Name: default\nDriver:  docker\n\nNodes:\nEndpoint: here\n", False),
     ],
 )
-def test_is_remote_by_driver_and_endpoint(described: str, wanted: bool) -> None:
+def test_is_remote_by_driver_and_endpoint(described: str, remote: bool) -> None:
     answers = {"docker buildx inspect": (0, described), "docker context show": (0, "here\n")}
-    assert is_remote("b", FakeRunner(answers)) == wanted
+    assert is_remote("b", FakeRunner(answers)) == remote
 
 
 def test_is_remote_of_an_unknown_or_silent_builder() -> None:
@@ -233,8 +233,8 @@ def test_bake_file_fills_the_image_into_cache_names(
     )
     document = bake(planned, root, Network(), options=options)
     assert "hunter2" not in json.dumps(document)
-    told = environment(Network(), options)
-    for target in printed(document, tmp_path, **told).values():
+    variables = environment(Network(), options)
+    for target in printed(document, tmp_path, **variables).values():
         identifier = target["context"].rpartition("/")[2]
         assert target["cache-from"] == [
             f"type=registry,ref=h/c:{identifier}",
@@ -296,15 +296,15 @@ def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
     assert target["contexts"] == {"tools": "/u", "sbom": "/s", "parent": "w"}
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
     network = Network(compile_cache=(("CCACHE_REMOTE_STORAGE", "redis://x"),))
-    told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
+    secret = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
     plain = {"jobs": 3, "environment": {"CCACHE_REMOTE_STORAGE": "redis://x"}}
-    assert json.loads(told or "") == plain
-    asked = BuildOptions(jobs=3, slice=60, call="a", share="1/2")
-    told = environment(network, asked)["TORCH_IMAGES_COMPILE"]
+    assert json.loads(secret or "") == plain
+    share_options = BuildOptions(jobs=3, slice=60, call="a", share="1/2")
+    secret = environment(network, share_options)["TORCH_IMAGES_COMPILE"]
     parts = {"slice": 60, "call": "a", "share": "1/2"}
-    assert json.loads(told or "") == {**plain, **parts}
+    assert json.loads(secret or "") == {**plain, **parts}
     # A secret's value is no part of BuildKit's key.
-    assert document_with(asked) == document
+    assert document_with(share_options) == document
 
 
 def test_render_opens_the_network_for_a_shared_cache_only(config: Config, root: Path) -> None:

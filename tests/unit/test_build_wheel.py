@@ -100,7 +100,7 @@ def built(tmp_path: Path, text: str, version: str = "3.7.1") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "changes", "said"),
+    ("text", "version", "changes", "message"),
     [
         ("int f(void){return g();}", "3.7.1", {}, "triton/lib.so has 1 undefined symbol: g"),
         ("", "3.7.0", {}, "triton-3.7.0-cp311-cp311-linux_x86_64.whl is not version 3.7.1"),
@@ -113,18 +113,18 @@ def built(tmp_path: Path, text: str, version: str = "3.7.1") -> Path:
         ),
     ],
 )
-def test_what_is_not_finished(
+def test_finish_refuses_incomplete_wheels(
     step: ModuleType,
     finishing: dict[str, Any],
     tmp_path: Path,
     text: str,
     version: str,
     changes: dict[str, Any],
-    said: str,
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit) as error:
         step.finish("triton", finishing | changes, built(tmp_path, text, version), "")
-    assert error.value.code == f"build-wheel: {said}"
+    assert error.value.code == f"build-wheel: {message}"
 
 
 def test_git_tells_a_tree_without_history_its_commit(step: ModuleType, tmp_path: Path) -> None:

@@ -33,16 +33,16 @@ def compiled(root: Path, tree: Path, **env: str) -> dict[str, bytes]:
     return {str(p.relative_to(tree)): p.read_bytes() for p in sorted(tree.rglob("*.pyc"))}
 
 
-def test_every_file_is_compiled_to_what_it_says(root: Path, tree: Path) -> None:
-    found = compiled(root, tree)
-    assert len(found) == sum(FOLDERS.values())  # all but the template
-    flags = {int.from_bytes(data[4:8], "little") for data in found.values()}
+def test_compile_bytecode_of_every_file(root: Path, tree: Path) -> None:
+    cached = compiled(root, tree)
+    assert len(cached) == sum(FOLDERS.values())  # all but the template
+    flags = {int.from_bytes(data[4:8], "little") for data in cached.values()}
     assert flags == {1}  # by hash, unchecked
-    names = {marshal.loads(data[16:]).co_names for data in found.values()}  # noqa: S302  just written
+    names = {marshal.loads(data[16:]).co_names for data in cached.values()}  # noqa: S302  just written
     assert names == {(f"f{number}",) for number in range(5)}
 
 
-def test_it_is_equal_on_one_processor_and_under_other_seeds(root: Path, tree: Path) -> None:
+def test_compile_bytecode_on_one_processor_and_with_other_seeds(root: Path, tree: Path) -> None:
     first = compiled(root, tree, PYTHONHASHSEED="7")
     for cache in tree.rglob("__pycache__"):
         shutil.rmtree(cache)

@@ -40,7 +40,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def made(folder: Path, **inner: Path) -> Path:
+def make_repo(folder: Path, **inner: Path) -> Path:
     """A repository with a file and submodules by path, checked out as in a clone."""
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")
@@ -65,8 +65,8 @@ def made(folder: Path, **inner: Path) -> Path:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with two submodules, of which one has one itself."""
     folder = tmp_path_factory.mktemp("repositories")
-    deep, plain = made(folder / "deep"), made(folder / "plain")
-    return made(folder / "outer", middle=made(folder / "middle", deep=deep), plain=plain)
+    deep, plain = make_repo(folder / "deep"), make_repo(folder / "plain")
+    return make_repo(folder / "outer", middle=make_repo(folder / "middle", deep=deep), plain=plain)
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def nested(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "outer")
 
 
-def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
+def test_check_out_gives_settings_to_each_command(nested: Path, tmp_path: Path) -> None:
     run, network = Watched(), Network(ca_bundle=tmp_path / "ca")
-    wanted = LockedTree(
+    tree = LockedTree(
         name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
     )
-    folder = checkout.check_out(wanted, cache=tmp_path / "cache", network=network, run=run)
-    assert folder == tmp_path / f"cache/sources/torch-{wanted.commit}/tree"
+    folder = checkout.check_out(tree, cache=tmp_path / "cache", network=network, run=run)
+    assert folder == tmp_path / f"cache/sources/torch-{tree.commit}/tree"
     for path, text in (("", "outer"), ("middle/", "middle"), ("middle/deep/", "deep")):
         assert (folder / f"{path}file").read_text() == text
     assert (folder / "plain/file").read_text() == "plain"
@@ -90,21 +90,21 @@ def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
     fetches = [command for command in run.commands if "fetch" in command]
     assert len(fetches) == 4
     assert all("--depth=1" in command for command in fetches)
-    assert fetches[0][-2:] == ["origin", wanted.commit]  # it need not be the newest
+    assert fetches[0][-2:] == ["origin", tree.commit]  # it need not be the newest
 
 
-def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path) -> None:
+def test_with_tree_caches_a_local_tree(nested: Path, tmp_path: Path) -> None:
     """Its lock says "local" and no folder, so what is compiled comes from the cache."""
     run, network = Watched(), Network(source_mirror="https://mirror")
     tree = Tree(repository=URL, commit=COMMIT, version="1")
-    found = checkout.with_tree(
+    resolved = checkout.with_tree(
         tree, str(nested), cache=tmp_path, network=network, run=run, obtain=True
     )
-    asked = zip(run.environments, run.commands, strict=True)
-    assert all(env == environment(network) for env, words in asked if "submodule" in words)
-    locked = LockedTree(name="torch", version="1", repository="local", commit=found.commit)
+    calls = zip(run.environments, run.commands, strict=True)
+    assert all(env == environment(network) for env, words in calls if "submodule" in words)
+    locked = LockedTree(name="torch", version="1", repository="local", commit=resolved.commit)
     folder = checkout.check_out(locked, cache=tmp_path, network=network, run=run)
-    assert (folder / "version.txt").read_text().strip() == found.version
+    assert (folder / "version.txt").read_text().strip() == resolved.version
 
 
 class Failing(Runner):
@@ -127,23 +127,23 @@ class Failing(Runner):
 
 
 def checked_out(tmp_path: Path, run: Runner, repository: str = URL) -> Path:
-    wanted = LockedTree(name="torch", version="1", repository=repository, commit=COMMIT)
-    return checkout.check_out(wanted, cache=tmp_path, network=Network(), run=run)
+    tree = LockedTree(name="torch", version="1", repository=repository, commit=COMMIT)
+    return checkout.check_out(tree, cache=tmp_path, network=Network(), run=run)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stderr",
     ["fatal: remote error: upload-pack: not our ref aaaa", "error: pathspec 'aaaa' did not match"],
 )
-def test_a_commit_that_a_repository_lacks(tmp_path: Path, said: str) -> None:
+def test_check_out_of_a_missing_commit(tmp_path: Path, stderr: str) -> None:
     with pytest.raises(LockError) as caught:
-        checked_out(tmp_path, Failing("fetch", said))
+        checked_out(tmp_path, Failing("fetch", stderr))
     assert str(caught.value) == f"{URL} has no commit {COMMIT}; correct it in images.yaml"
     assert not list((tmp_path / "sources").iterdir())
 
 
 @pytest.mark.parametrize(("word", "whole"), [("fetch", "--tags"), ("update", "--jobs=8")])
-def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
+def test_check_out_fetches_all_without_single_commits(
     tmp_path: Path, word: str, whole: str
 ) -> None:
     run = Failing(word, "no", times=1)
@@ -178,20 +178,20 @@ def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) 
         ("/no@n/e", "/no@n/e has no commit at all"),
     ],
 )
-def test_what_names_no_tree(text: str, problem: str) -> None:
+def test_parse_refuses_invalid_trees(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         checkout.parse(text, FakeRunner({"git": (128, "")}))
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
-def test_a_tree_at_no_url_is_one_line_without_the_password(url: str) -> None:
+def test_parse_hides_the_password_of_an_invalid_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^--torch-source is not a URL; correct it") as caught:
         checkout.parse(f"{url}@{COMMIT}", FakeRunner())
     assert "u:p" not in str(caught.value)
 
 
-def test_what_a_user_or_a_lock_names_is_no_option(tmp_path: Path) -> None:
+def test_parse_and_check_out_end_the_options_of_git(tmp_path: Path) -> None:
     run = FakeRunner({"git": (0, COMMIT)})
     checkout.parse("/x@--git-dir", run)
     assert run.commands[0][-2:] == ["--end-of-options", "--git-dir^{commit}"]
@@ -221,7 +221,7 @@ def with_tree(text: str, cache: Path, run: Runner) -> Tree:
     return checkout.with_tree(TREE, text, cache=cache, network=Network(), run=run)
 
 
-def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
+def test_with_tree_uses_the_cache(tmp_path: Path) -> None:
     folder = tmp_path / f"sources/torch-{COMMIT}/tree"
     folder.mkdir(parents=True)
     run = FakeRunner()
@@ -239,7 +239,7 @@ def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
             with_tree(f"{URL}@{COMMIT}", tmp_path, run)
 
 
-def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
+def test_with_tree_of_a_folder_and_of_a_url(
     nested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = git(nested, "rev-parse", "HEAD")
@@ -265,7 +265,7 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     assert not [*empty.iterdir()]  # a URL is not taken for a folder here
 
 
-def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
+def test_with_tree_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     git(nested, "rm", "--quiet", "version.txt")
     git(nested, "commit", "--quiet", "-m", "y")
     assert with_tree(str(nested), tmp_path, Runner()).version == "1.0"
@@ -278,7 +278,7 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
 
 def seeded_from(repository: Path, cache: Path) -> list[str]:
     """The folders of this host that a tree's submodules are taken from; one fails."""
-    wanted = LockedTree(
+    tree = LockedTree(
         name="torch",
         version="1",
         repository=str(repository),
@@ -286,7 +286,7 @@ def seeded_from(repository: Path, cache: Path) -> list[str]:
     )
     run = Watched()
     with pytest.raises(NetworkError):
-        checkout.check_out(wanted, cache=cache, network=Network(), run=run)
+        checkout.check_out(tree, cache=cache, network=Network(), run=run)
     return [command[-1] for command in run.commands if "remote" in command][1:]
 
 

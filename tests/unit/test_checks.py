@@ -12,17 +12,17 @@ import pytest
 @pytest.fixture(scope="module")
 def tools(root: Path) -> dict[str, Any]:
     """The settings of the tools."""
-    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
-    return found
+    tables: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
+    return tables
 
 
 @pytest.fixture(scope="module")
 def programs(root: Path) -> set[str]:
     """Python's programs that have no extension."""
-    found = (p for p in (root / "scripts").rglob("*") if p.is_file() and not p.suffix)
+    paths = (p for p in (root / "scripts").rglob("*") if p.is_file() and not p.suffix)
     return {
         str(path.relative_to(root))
-        for path in found
+        for path in paths
         if "python" in path.read_text().partition("\n")[0]
     }
 

@@ -184,7 +184,7 @@ def failing(error: Exception) -> Verb:
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_an_error_is_one_line_and_a_code(
+def test_run_prints_an_error_as_one_line(
     error: Exception,
     code: int,
     noun: str,
@@ -206,7 +206,7 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
         program.run(["fail"])
 
 
-def test_a_result_is_printed_before_its_error(
+def test_run_prints_a_result_before_its_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def then() -> None:
@@ -220,7 +220,7 @@ def test_a_result_is_printed_before_its_error(
     assert capsys.readouterr() == ("a text\n", "error: it failed\n")
 
 
-def test_no_engine(root: Path) -> None:
+def test_build_without_an_engine(root: Path) -> None:
     done = invoke(root, "build", DOCKER_HOST="unix:///nonexistent/docker.sock")
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     assert "no Docker Engine at unix:///nonexistent/docker.sock" in done.stderr
@@ -257,7 +257,7 @@ LONG, MANY = "x" * 9000, "word " * 900
         (LONG, LONG),
     ],
 )
-def test_an_error_of_any_length_fits_a_screen(message: str, hint: str) -> None:
+def test_one_line_fits_a_screen(message: str, hint: str) -> None:
     text = one_line("error", message, hint)
     assert len(text) <= 300
     assert text.startswith(f"error: {message[:20]}")

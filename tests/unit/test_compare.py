@@ -19,7 +19,7 @@ from torch_images.oci.diff import compare
 from torch_images.oci.layout import CONFIG, LAYER, MANIFEST
 
 Change = Callable[[list[tarfile.TarInfo]], object]
-Found = list[tuple[int, str, str]]
+Differences = list[tuple[int, str, str]]
 
 
 def layer(change: Change = lambda _: None, form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -69,7 +69,7 @@ def image(
     return path
 
 
-def found(one: Path, two: Path) -> Found:
+def differences(one: Path, two: Path) -> Differences:
     return [(each.layer, each.path, each.kind) for each in compare(one, two).differences]
 
 
@@ -97,10 +97,10 @@ def put(**fields: Any) -> Change:
         (put(uname="somebody"), "", "encoding"),
     ],
 )
-def test_a_changed_file_is_found(tmp_path: Path, change: Change, path: str, kind: str) -> None:
+def test_compare_names_a_changed_file(tmp_path: Path, change: Change, path: str, kind: str) -> None:
     one = image(tmp_path / "1", layer(), layer())
     two = image(tmp_path / "2", layer(), layer(change))
-    assert found(one, two) == [(2, path, kind)]
+    assert differences(one, two) == [(2, path, kind)]
 
 
 def test_compression_alone_leaves_the_configuration_equal(tmp_path: Path) -> None:
@@ -109,17 +109,17 @@ def test_compression_alone_leaves_the_configuration_equal(tmp_path: Path) -> Non
     result = compare(one, two)
     assert result.configs[0] == result.configs[1]
     assert result.manifests[0] != result.manifests[1]
-    assert found(one, two) == [(1, "", "compression")]
+    assert differences(one, two) == [(1, "", "compression")]
 
 
 def test_configuration_and_layers_of_one_side(tmp_path: Path) -> None:
     one, two = image(tmp_path / "1", layer()), image(tmp_path / "2", layer(), layer(), cuda="12.8")
-    assert found(one, two) == [(0, "config.Labels", "changed"), (2, "", "added")]
-    assert found(two, one)[-1] == (2, "", "missing")
+    assert differences(one, two) == [(0, "config.Labels", "changed"), (2, "", "added")]
+    assert differences(two, one)[-1] == (2, "", "missing")
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.2, 0.3])
-def test_a_damaged_file_of_docker_save_is_one_line(tmp_path: Path, keep: float) -> None:
+def test_compare_refuses_a_damaged_image(tmp_path: Path, keep: float) -> None:
     """An engine that ends meanwhile leaves half of one."""
     one, two = image(tmp_path / "1", layer()), tmp_path / "2"
     data = image(tmp_path / "3", layer(), layer()).read_bytes()
@@ -131,7 +131,7 @@ def test_a_damaged_file_of_docker_save_is_one_line(tmp_path: Path, keep: float) 
         compare(one, two)
 
 
-def test_an_index_is_refused(tmp_path: Path) -> None:
+def test_compare_refuses_an_index(tmp_path: Path) -> None:
     path = tmp_path / "index"
     text = json.dumps({"manifests": []}).encode()
     digest = hashlib.sha256(text).hexdigest()

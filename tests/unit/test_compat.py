@@ -34,18 +34,18 @@ LOCK = lock_of(DEB)
 FILES = {f"/{LOCK.debs[0].path}": DEB}
 
 
-def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> None:
-    with web_server(FILES) as (url, asked):
+def test_prepare_fetches_once_and_reads_the_note(config: Config, tmp_path: Path) -> None:
+    with web_server(FILES) as (url, paths):
         network = Network(compat_mirror=url)
         for _ in range(2):
             ready = prepare(config.compat, LOCK, cache=tmp_path, network=network)
             assert json.loads(ready.note)["driver"] == [535, 550, 565, 570, 575, 580]
             assert [p.read_bytes() for p in ready.folder.iterdir()] == [DEB]
-        assert asked == list(FILES)
+        assert paths == list(FILES)
 
 
 @pytest.mark.parametrize("compression", ["xz", "zst"])
-def test_the_note_is_found_however_the_package_is_packed(
+def test_prepare_reads_the_note_with_any_compression(
     config: Config, tmp_path: Path, compression: str
 ) -> None:
     data = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]), compression)
@@ -67,7 +67,7 @@ def test_the_note_is_found_however_the_package_is_packed(
         (False, NetworkError, "cuda-compat-13-0 580.95.05-1 cannot be fetched: "),
     ],
 )
-def test_a_package_that_cannot_be_fetched_ends_the_build_with_both_ways_out(
+def test_prepare_failed_download_names_both_solutions(
     config: Config, tmp_path: Path, reachable: bool, error: type[Exception], problem: str
 ) -> None:
     with web_server({}) as (url, _):
@@ -89,7 +89,7 @@ def test_a_package_that_cannot_be_fetched_ends_the_build_with_both_ways_out(
         (make_deb("cuda-compat-13-0", "1", {"usr/share/x": b""}), "has no libcuda"),
     ],
 )
-def test_a_package_without_libcuda_is_refused(
+def test_prepare_refuses_a_package_without_libcuda(
     config: Config, tmp_path: Path, data: bytes, problem: str
 ) -> None:
     lock = lock_of(data)
@@ -140,9 +140,9 @@ def lets_in(required: str, *, driver: str, cuda: str, brand: str) -> bool:
     host: dict[str, Any] = {"driver": Version(driver), "cuda": Version(cuda), "brand": brand}
 
     def holds(condition: str) -> bool:
-        found = re.fullmatch(r"(\w+)(>=|<|=)(.+)", condition)
-        assert found
-        name, sign, value = found.groups()
+        match = re.fullmatch(r"(\w+)(>=|<|=)(.+)", condition)
+        assert match
+        name, sign, value = match.groups()
         return bool(OPERATORS[sign](host[name], value if name == "brand" else Version(value)))
 
     return any(all(map(holds, hosts.split(","))) for hosts in required.split())

@@ -135,7 +135,7 @@ def builder(tmp_path: Path, root: Path) -> Builder:
     return make_builder(tmp_path, tmp_path / "cache", root)
 
 
-def test_a_slice_stops_and_the_next_call_goes_on(builder: Builder) -> None:
+def test_build_resumes_after_a_slice(builder: Builder) -> None:
     """The unit that waits for the end of the slice was begun in time, so it is finished."""
     wait = (
         '//run while [ -n "$DEADLINE" ] && [ "$(date +%s)" -lt "$DEADLINE" ]; do sleep 0.1; done\n'
@@ -150,7 +150,7 @@ def test_a_slice_stops_and_the_next_call_goes_on(builder: Builder) -> None:
     assert builder.counts() == (3, UNITS - 3)
 
 
-def test_the_units_that_took_longest_are_begun_first(builder: Builder) -> None:
+def test_build_starts_the_longest_units_first(builder: Builder) -> None:
     """Else the longest may begin last, and all other processors wait for it."""
     ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another recipe")
     for number, milliseconds in ((4, 90_000), (2, 8_000), (0, 10)):
@@ -203,11 +203,11 @@ def test_too_little_memory_for_one_file_names_it(
     )
 
 
-def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
-    said = (
+def test_build_on_a_full_disk_keeps_the_cache(builder: Builder) -> None:
+    output = (
         "//run echo \"can't write section .rodata of x.o: 'No space left on device'\" >&2; exit 1\n"
     )
-    builder.source(3, said)
+    builder.source(3, output)
     ended, _ = builder.build()
     assert str(ended).startswith(
         f"build-wheel: the disk is full: tree: 3 of {UNITS} units compiled, "
@@ -215,7 +215,7 @@ def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("way", ["redis://:secret@127.0.0.1:{}|share=2", "http://127.0.0.1:{}/x"])
-def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None:
+def test_build_with_an_unreachable_shared_cache(builder: Builder, way: str) -> None:
     port = closed_port()
     ended, _ = builder.build(CCACHE_REMOTE_STORAGE=f"file:/there {way.format(port)}")
     assert str(ended).startswith(
@@ -225,14 +225,14 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
     assert "secret" not in str(ended)
 
 
-def test_what_ninja_would_compile(builder: Builder) -> None:
+def test_planned_units_of_ninja(builder: Builder) -> None:
     tree = builder.top / "origin"
-    found = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
-    assert found.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
+    planned = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
+    assert planned.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
     inside = tree / "build" / "CMakeFiles" / "CMakeScratch"
     inside.mkdir(parents=True)
     shutil.copy(tree / "build" / "build.ninja", inside)
-    assert units.planned(tree, str(builder.launcher), "/usr/bin:/bin:/usr/local/bin") == found
+    assert units.planned(tree, str(builder.launcher), "/usr/bin:/bin:/usr/local/bin") == planned
     assert units.planned(tree, str(builder.launcher), str(builder.top / "bin")) == {}
 
 
@@ -247,7 +247,7 @@ def test_trees_of_one_call_share_a_slice(tmp_path: Path) -> None:
     assert Wanted.read({"share": "1/2"}, notes) == Wanted(share="1/2")
 
 
-def test_a_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     """BuildKit drops what a step prints after 2 MiB, and with it why the step failed."""
     screen = compiling.Screen(left=30)
     for number in range(1000):
@@ -264,17 +264,17 @@ def test_a_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("count", "hits", "said"),
+    ("count", "hits", "line"),
     [
         ((100, 50, 50), 30, "50 of 100 units, 30 from the cache, about 10 min left"),
         ((100, 50, 0), 45, "50 of 100 units, 45 from the cache"),
         ((0, 50, 0), 0, "50 of an unknown number of units, 0 from the cache"),
     ],
 )
-def test_how_far_it_is(count: tuple[int, int, int], hits: int, said: str) -> None:
+def test_progress_line(count: tuple[int, int, int], hits: int, line: str) -> None:
     planned, passed, known = count
     counted = progress.Count(planned=planned, passed=passed, known=known)
-    assert progress.line(counted, hits, 600) == said
+    assert progress.line(counted, hits, 600) == line
 
 
 def test_the_largest_compiler(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ def test_no_layer_needs_a_larger_window_than_every_decoder_has(effort: layout.Ef
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_any_number_of_threads_makes_the_same_small_layer(threads: int) -> None:
     data = b"".join(bytes([n % 256]) * 100_000 + n.to_bytes(4) * 999 for n in range(30))
-    found = []
+    layers = []
     for size in (len(data), 77_777):
         sink = layout.Compressed(io.BytesIO(), threads, effort=layout.Effort.SMALL)
         for start in range(0, len(data), size):
             sink.write(data[start : start + size])
-        found.append(sink.finish())
+        layers.append(sink.finish())
     one = layout.Compressed(io.BytesIO(), 1, effort=layout.Effort.SMALL)
     one.write(data)
-    assert found == [one.finish()] * 2
+    assert layers == [one.finish()] * 2

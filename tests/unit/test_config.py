@@ -61,5 +61,5 @@ def test_load_refuses_with_line_and_advice(
 def test_exclude_may_name_a_dropped_release_of_torch(yaml_file: Write) -> None:
     """Otherwise `invoke lock --upgrade torch` would leave an images.yaml that cannot be read."""
     row = "  - {variant: vllm, torch: 2.10.9, reason: x}\n"
-    found = load_config(yaml_file(("exclude:\n", f"exclude:\n{row}")))
-    assert found.excluded(variant="vllm", torch="2.10.9") == "x"
+    loaded = load_config(yaml_file(("exclude:\n", f"exclude:\n{row}")))
+    assert loaded.excluded(variant="vllm", torch="2.10.9") == "x"

@@ -29,7 +29,7 @@ MEMORY = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}
 needs_cli = pytest.mark.skipif(not shutil.which("docker"), reason="there is no docker CLI")
 
 
-def said(host: str, *material: str, skip: bool = False, tls_path: str = "<IN MEMORY>") -> str:
+def inspection(host: str, *material: str, skip: bool = False, tls_path: str = "<IN MEMORY>") -> str:
     """The words of `docker context inspect` 28.2."""
     context = {
         "Name": "x",
@@ -45,9 +45,9 @@ def answer(output: str, code: int = 0) -> FakeRunner:
     return FakeRunner({"docker context inspect": (code, output)})
 
 
-def tls(endpoint: Endpoint) -> tuple[object, ...]:
-    assert isinstance(endpoint.tls, TLSConfig)
-    return endpoint.tls.cert, endpoint.tls.ca_cert, endpoint.tls.verify
+def tls(engine: Endpoint) -> tuple[object, ...]:
+    assert isinstance(engine.tls, TLSConfig)
+    return engine.tls.cert, engine.tls.ca_cert, engine.tls.verify
 
 
 def test_current_has_the_certificates_of_the_context(tmp_path: Path) -> None:
@@ -57,21 +57,21 @@ def test_current_has_the_certificates_of_the_context(tmp_path: Path) -> None:
         for name in names:
             (folder / name).touch()
     for folder, words, environ, verify in (
-        (tmp_path, said("tcp://h:1", *names), {"DOCKER_CERT_PATH": str(tmp_path)}, True),
+        (tmp_path, inspection("tcp://h:1", *names), {"DOCKER_CERT_PATH": str(tmp_path)}, True),
         (
             tmp_path / "docker",
-            said("tcp://h:1", *names, skip=True, tls_path=str(tmp_path)),
+            inspection("tcp://h:1", *names, skip=True, tls_path=str(tmp_path)),
             {},
             False,
         ),
     ):
         pair = (str(folder / "cert.pem"), str(folder / "key.pem"))
-        found = current(answer(words), environ)
-        assert (found.host, tls(found)) == ("tcp://h:1", (pair, str(folder / "ca.pem"), verify))
-    found = current(answer(said("tcp://h:1", "ca.pem")), {"DOCKER_CONFIG": str(tmp_path)})
-    assert tls(found) == (None, str(tmp_path / "ca.pem"), True)
-    assert tls(current(answer(said("tcp://h:1", skip=True)), {})) == (None, None, False)
-    assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)
+        engine = current(answer(words), environ)
+        assert (engine.host, tls(engine)) == ("tcp://h:1", (pair, str(folder / "ca.pem"), verify))
+    engine = current(answer(inspection("tcp://h:1", "ca.pem")), {"DOCKER_CONFIG": str(tmp_path)})
+    assert tls(engine) == (None, str(tmp_path / "ca.pem"), True)
+    assert tls(current(answer(inspection("tcp://h:1", skip=True)), {})) == (None, None, False)
+    assert current(answer(inspection(SOCKET)), {}) == Endpoint(host=SOCKET)
 
 
 def test_current_needs_a_home_for_certificates_only(
@@ -82,11 +82,11 @@ def test_current_needs_a_home_for_certificates_only(
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", nameless)
-    words = said("tcp://h:1", "ca.pem")
+    words = inspection("tcp://h:1", "ca.pem")
     for ask in (lambda: default_cache({}), lambda: current(answer(words), {})):
         with pytest.raises(UsageError, match="has no name, and therefore no home; set HOME"):
             ask()
-    assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)  # needs no certificates
+    assert current(answer(inspection(SOCKET)), {}) == Endpoint(host=SOCKET)  # needs no certificates
 
 
 @pytest.mark.parametrize("allowed", ["", "yes"])
@@ -105,7 +105,7 @@ def test_ready_engine_without_rights_on_the_socket(
 
     monkeypatch.setattr(docker, "DockerClient", refuse)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/docker")
-    run = Setting({"docker context inspect": (0, said(SOCKET))})
+    run = Setting({"docker context inspect": (0, inspection(SOCKET))})
     with pytest.raises(RightsError, match=SOCKET):
         setup.ready_engine(tmp_path, run, allowed=allowed)
 
@@ -167,7 +167,7 @@ def test_setup_engine_starts_none_in_place_of_a_context(root: Path, config: Path
         assert "no engine answers at the current Docker context; start it" in done.stderr
 
 
-def test_a_password_is_not_repeated() -> None:
+def test_current_hides_a_password() -> None:
     host = "http://me:secret@[::1"
     with pytest.raises(EngineError, match=r"names no engine: parse .* DOCKER_HOST") as caught:
         current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})

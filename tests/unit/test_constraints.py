@@ -71,9 +71,9 @@ def test_uv_has_the_same_pins_in_its_settings(config: Config, root: Path) -> Non
     spec = choose(config)
     lock = image_lock(config, spec, root / "locks")
     text = constraints(config, spec, lock)
-    told = tomllib.loads(uv_settings(text, "file"))
+    settings = tomllib.loads(uv_settings(text, "file"))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert told["constraint-dependencies"] == told["build-constraint-dependencies"] == lines
+    assert settings["constraint-dependencies"] == settings["build-constraint-dependencies"] == lines
 
 
 def test_companions_are_those_of_the_release(config: Config, root: Path) -> None:
@@ -97,17 +97,15 @@ def test_a_new_extra_changes_no_other_image(config: Config, root: Path) -> None:
     assert companions(replace(config, companions=()), own) == {"new": "1.0"}
 
 
-def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(
-    config: Config, root: Path
-) -> None:
-    held = pins(config, root, source="fork", cuda="13.0")
-    assert held["torch"] == "2.12.0a0+gita58677f.cu130"
-    assert held["triton"] == "3.7.1+git5d6048a"
-    assert not {"torchvision", "torchaudio"} & set(held)
-    assert "nvidia-cudnn-cu13" in held
+def test_constraints_pin_a_compiled_torch_without_companions(config: Config, root: Path) -> None:
+    pinned = pins(config, root, source="fork", cuda="13.0")
+    assert pinned["torch"] == "2.12.0a0+gita58677f.cu130"
+    assert pinned["triton"] == "3.7.1+git5d6048a"
+    assert not {"torchvision", "torchaudio"} & set(pinned)
+    assert "nvidia-cudnn-cu13" in pinned
 
 
-def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -> None:
+def test_project_excludes_what_the_image_has(config: Config, root: Path) -> None:
     """Else it locks, and downloads, all of it again, and a torchvision for another torch."""
     for variant, fitting in (
         ("runtime", "constraint-dependencies"),
@@ -115,21 +113,21 @@ def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -
     ):
         spec = choose(config, cuda="13.0", variant=variant)
         lock = image_lock(config, spec, root / "locks")
-        told = tomllib.loads(project(config, spec, lock))["tool"]["uv"]
-        assert {"torch", "triton", "nvidia-cublas"} <= set(told["exclude-dependencies"])
-        names = {line.partition("==")[0] for line in told[fitting]}
+        settings = tomllib.loads(project(config, spec, lock))["tool"]["uv"]
+        assert {"torch", "triton", "nvidia-cublas"} <= set(settings["exclude-dependencies"])
+        names = {line.partition("==")[0] for line in settings[fitting]}
         assert "torchvision" in names
-        both = set(told["exclude-dependencies"]) | set(told["constraint-dependencies"])
+        both = set(settings["exclude-dependencies"]) | set(settings["constraint-dependencies"])
         assert len(both) == len(
             pins(config, root, cuda="13.0", variant=variant).keys() - rivals(lock).keys()
         )
 
 
-def test_no_project_fetches_a_torch_of_its_own(config: Config, root: Path) -> None:
+def test_refusals_of_a_project_with_its_own_torch(config: Config, root: Path) -> None:
     """Poetry fetches CUDA's 3 GB before it finds that it may not fetch torch."""
     spec = choose(config, cuda="13.0")
-    told = refusals(image_lock(config, spec, root / "locks"))
-    assert told["UV_NO_BINARY_PACKAGE"] == "torch"
+    variables = refusals(image_lock(config, spec, root / "locks"))
+    assert variables["UV_NO_BINARY_PACKAGE"] == "torch"
     assert {"torch", "triton", "nvidia-cublas"} <= set(
-        told["POETRY_INSTALLER_NO_BINARY"].split(",")
+        variables["POETRY_INSTALLER_NO_BINARY"].split(",")
     )

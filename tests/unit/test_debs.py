@@ -11,7 +11,7 @@ from torch_images.locks.debs import LockedDeb, parse_packages
 
 
 def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
-    found = LockedDeb(
+    locked = LockedDeb(
         name=name,
         version=version,
         archive="debian",
@@ -19,7 +19,7 @@ def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
         size=1,
         sha256="0" * 64,
     )
-    return dataclasses.replace(found, **changed)  # type: ignore[arg-type]
+    return dataclasses.replace(locked, **changed)  # type: ignore[arg-type]
 
 
 # As apt 2.6 prints it.
@@ -59,13 +59,13 @@ def test_reads_what_apt_prints() -> None:
     ("old", "new"),
     [("SHA256:a", "MD5Sum:a"), ("'http://mirror/debian/", "'http://elsewhere/debian/")],
 )
-def test_a_package_without_hash_or_index_is_refused(old: str, new: str) -> None:
+def test_parse_packages_refuses_a_package_without_hash_or_index(old: str, new: str) -> None:
     with pytest.raises(LockError, match="apt offers a package without index or SHA-256"):
         parse_packages(PRINTED.replace(old, new))
 
 
 @given(st.text())
-def test_any_output_of_apt_is_packages_or_one_line(text: str) -> None:
+def test_parse_packages_of_any_output(text: str) -> None:
     try:
         assert isinstance(parse_packages(text), tuple)
     except LockError as error:

@@ -122,10 +122,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_choice(case: Case) -> None:
-    made = decision.choose(case.host, case.image, case.compat, case.mode)
-    line = decision.sentence(made, case.host, case.image, case.compat)
-    assert (made.library, made.works, made.code) == (case.chosen, case.works, case.code), line
-    assert made.tentative == (made.library == decision.COMPAT)
+    choice = decision.choose(case.host, case.image, case.compat, case.mode)
+    line = decision.sentence(choice, case.host, case.image, case.compat)
+    assert (choice.library, choice.works, choice.code) == (case.chosen, case.works, case.code), line
+    assert choice.tentative == (choice.library == decision.COMPAT)
     assert case.says in line
 
 
@@ -142,10 +142,10 @@ def test_choice(case: Case) -> None:
     ],
 )
 def test_choice_after_a_trial(probe: Probe, library: str, code: int, says: str) -> None:
-    made = decision.confirm(decision.choose(HOST, CUDA_13, OURS), probe, HOST, CUDA_13)
-    assert (made.library, made.works, made.code) == (library, library == "compat", code)
-    assert not made.tentative
-    assert says in made.reason
+    choice = decision.confirm(decision.choose(HOST, CUDA_13, OURS), probe, HOST, CUDA_13)
+    assert (choice.library, choice.works, choice.code) == (library, library == "compat", code)
+    assert not choice.tentative
+    assert says in choice.reason
 
 
 VERSION = st.builds(
@@ -158,24 +158,24 @@ BRANDS = st.lists(st.sampled_from(sorted(decision.BRANDS)), min_size=1, max_size
 
 
 @given(VERSION, BRANDS, st.booleans(), st.sampled_from(decision.MODES))
-def test_a_choice_is_safe_on_any_host(
+def test_choose_is_safe_on_any_host(
     version: str, brands: list[int], has_compat: bool, mode: str
 ) -> None:
     """The host's library wherever it suffices, compat nowhere that it is known to fail."""
     compat = OURS if has_compat else None
     host = on(version, *(Device("GPU", brand) for brand in brands))
-    made = decision.choose(host, CUDA_13, compat, mode)
-    assert made.tentative == (made.library == decision.COMPAT)
-    if mode == decision.AUTO and made.library == decision.COMPAT:
+    choice = decision.choose(host, CUDA_13, compat, mode)
+    assert choice.tentative == (choice.library == decision.COMPAT)
+    if mode == decision.AUTO and choice.library == decision.COMPAT:
         assert decision.number(version) < (580, 65, 6)
         assert decision.number(version)[0] in NOTE.branches
         assert all(brand in (0, *NOTE.brands) for brand in brands)
     for code in (0, 803, 999, None):
-        final = decision.confirm(made, Probe(code, "cuInit"), host, CUDA_13)
-        if made.tentative:
+        final = decision.confirm(choice, Probe(code, "cuInit"), host, CUDA_13)
+        if choice.tentative:
             assert not final.tentative
             assert (final.library == decision.COMPAT) == (code in (0, None))
-    if not made.works:
-        line = decision.sentence(made, host, CUDA_13, compat)
+    if not choice.works:
+        line = decision.sentence(choice, host, CUDA_13, compat)
         assert "driver 580.65.06 or newer would do" in line
         assert (SISTER.image in line) != (PAGE in line)

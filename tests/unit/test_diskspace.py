@@ -35,22 +35,22 @@ def wheel(name: str, size: int) -> LockedWheel:
     return LockedWheel(name=name, version="1", filename=filename, size=size, sha256=name)
 
 
-def wheels(lock: WheelLock, *named: LockedWheel) -> WheelLock:
-    return dataclasses.replace(lock, wheels=named)
+def wheels(lock: WheelLock, *items: LockedWheel) -> WheelLock:
+    return dataclasses.replace(lock, wheels=items)
 
 
 def archives(lock: SourceLock, *sizes: int) -> SourceLock:
-    found = tuple(
+    replaced = tuple(
         LockedArchive(name=str(size), version="1", url="https://h/x", size=size, sha256=str(size))
         for size in sizes
     )
-    return dataclasses.replace(lock, archives=found)
+    return dataclasses.replace(lock, archives=replaced)
 
 
 def usage(folder: Path, free: int) -> Callable[[Path], Any]:
     """A disk with so many bytes left."""
-    found = shutil.disk_usage(folder)._replace(free=free)
-    return lambda _: found
+    current = shutil.disk_usage(folder)._replace(free=free)
+    return lambda _: current
 
 
 def engine(root: Path | None) -> Engine:
@@ -135,9 +135,9 @@ def test_check_room_ignores_layers_in_the_cache(
     config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for plan in (p for ps in layer_plans(config, plain.spec, plain.lock).values() for p in ps):
-        made = {"digest": "sha256:1", "diff_id": "sha256:2", "size": 1}
+        record = {"digest": "sha256:1", "diff_id": "sha256:2", "size": 1}
         (tmp_path / "layers" / plan.key).mkdir(parents=True)
-        (tmp_path / "layers" / plan.key / "layer.json").write_text(json.dumps(made))
+        (tmp_path / "layers" / plan.key / "layer.json").write_text(json.dumps(record))
     base = sum(deb.size for deb in plain.lock.base.debs) * BASE
     rest = disk_needed(config, [plain]) - int(1_000_000 * WHEEL + base)
     monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, rest + 2))

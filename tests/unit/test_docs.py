@@ -33,7 +33,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_every_command_exists(line: str) -> None:
+def test_parse_takes_the_commands_of_the_docs(line: str) -> None:
     words = shlex.split(line)
     parse(VERBS, words[0], words[1:])
 

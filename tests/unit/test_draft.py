@@ -18,18 +18,18 @@ def new(tmp_path: Path) -> Draft:
     for name in ("a.json", "b.json", "c.json", "notes.md"):
         (locks / name).write_text(name)
     (locks / "a.json").chmod(0o640)
-    made = draft(locks, room)
-    (made.folder / "a.json").write_text("new")
-    (made.folder / "b.json").unlink()
-    (made.folder / "d.json").write_text("more")
-    return made
+    drafted = draft(locks, room)
+    (drafted.folder / "a.json").write_text("new")
+    (drafted.folder / "b.json").unlink()
+    (drafted.folder / "d.json").write_text("more")
+    return drafted
 
 
 def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None:
+def test_put_replaces_the_locks(new: Draft, tmp_path: Path) -> None:
     config = tmp_path / "images.yaml"
     config.write_text("old")
     new.put({config: ("old", "edited")})
@@ -43,14 +43,14 @@ def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None
     assert draft(new.locks, room).changed() == ()
 
 
-def test_nothing_changes_if_one_file_cannot_be_written(new: Draft, tmp_path: Path) -> None:
+def test_put_changes_nothing_if_a_write_fails(new: Draft, tmp_path: Path) -> None:
     before = content(new.locks)
     with pytest.raises(FileNotFoundError):
         new.put({tmp_path / "absent" / "images.yaml": ("", "edited")})
     assert content(new.locks) == before
 
 
-def test_what_another_run_writes_meanwhile_stays(new: Draft) -> None:
+def test_put_keeps_files_of_another_run(new: Draft) -> None:
     (new.locks / "c.json").write_text("theirs")
     (new.locks / "e.json").write_text("theirs")
     new.put({})

@@ -103,6 +103,6 @@ def test_unsupported_drivers_of_a_gpu(
     real: Config, gpu: str, driver: str, problem: str, install: str
 ) -> None:
     model = find_gpu(real, gpu)
-    assert problem in (told := unsupported(model, driver))
-    assert bool(problem) == bool(told)
+    assert problem in (reason := unsupported(model, driver))
+    assert bool(problem) == bool(reason)
     assert remedy(real, model) == f"install driver {install}"

@@ -142,10 +142,10 @@ def test_apply(tmp_path: Path, case: Case) -> None:
         return case.answer
 
     for _ in range(2 if case.how == effect.CACHE else 1):  # a start after it does the same
-        found = effect.apply(
+        result = effect.apply(
             case.choice, case.host, tmp_path, case.environ, "/opt/cuda-compat", ldconfig=ldconfig
         )
-        assert found == (case.how, case.changes)
+        assert result == (case.how, case.changes)
         assert (conf.read_text().strip() if conf.exists() else "") == case.after
     assert len(runs) == case.runs * (2 if case.how == effect.CACHE else 1)
 
@@ -154,9 +154,7 @@ def apply(root: Path, choice: Choice, ldconfig: Callable[[], bool], **environ: s
     return effect.apply(choice, HOST, root, environ, "/opt/cuda-compat", ldconfig=ldconfig)
 
 
-def test_who_may_not_write_uses_what_root_chose_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_without_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
@@ -165,13 +163,13 @@ def test_who_may_not_write_uses_what_root_chose_or_the_environment(
         monkeypatch.setattr(Path, name, refuse)
     assert apply(tmp_path, TAKE, lambda: False) == (effect.CACHE, {})
     other = Choice("compat", works=True, reason="", folder=OLD)
-    found = apply(tmp_path, other, lambda: False, LD_LIBRARY_PATH="/mine")
-    assert found == (effect.ENVIRONMENT, both(OLD, f"{OLD}:/mine"))
-    found = apply(tmp_path, LEAVE, lambda: False, LD_LIBRARY_PATH="/mine")
-    assert found == (effect.ENVIRONMENT, both(HOSTS, f"{HOSTS}:/mine"))
+    result = apply(tmp_path, other, lambda: False, LD_LIBRARY_PATH="/mine")
+    assert result == (effect.ENVIRONMENT, both(OLD, f"{OLD}:/mine"))
+    result = apply(tmp_path, LEAVE, lambda: False, LD_LIBRARY_PATH="/mine")
+    assert result == (effect.ENVIRONMENT, both(HOSTS, f"{HOSTS}:/mine"))
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+def test_apply_writes_through_no_link(tmp_path: Path) -> None:
     """Of another image's layer, say, to a file that is not there. A pipe would be waited for."""
     conf = laid_out(tmp_path, Case(choice=TAKE, how=""))
     conf.symlink_to(tmp_path / "elsewhere")
@@ -179,21 +177,21 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_libcuda_that_the_environment_names_comes_after_the_choice(
+def test_apply_puts_the_choice_before_ld_library_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LD_LIBRARY_PATH goes before the cache. An empty part of it is not the working directory."""
     laid_out(tmp_path, Case(choice=TAKE, how=""))
-    named = tmp_path / "named"
-    named.mkdir()
-    (named / "libcuda.so.1").touch()
-    monkeypatch.chdir(named)
+    folder = tmp_path / "named"
+    folder.mkdir()
+    (folder / "libcuda.so.1").touch()
+    monkeypatch.chdir(folder)
     for path, changes in (
-        (f"/none::{named}", {"LD_LIBRARY_PATH": f"{OURS}:/none::{named}"}),
+        (f"/none::{folder}", {"LD_LIBRARY_PATH": f"{OURS}:/none::{folder}"}),
         ("/none:", {}),
     ):
-        found = apply(tmp_path, TAKE, lambda: True, LD_LIBRARY_PATH=path)
-        assert found == (effect.CACHE, changes)
+        result = apply(tmp_path, TAKE, lambda: True, LD_LIBRARY_PATH=path)
+        assert result == (effect.CACHE, changes)
 
 
 def test_ldconfig_prints_nothing_and_gets_no_environment(

@@ -67,10 +67,10 @@ def binfmt(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry(binfmt: Path, name: str) -> None:
-    text, wanted = ENTRIES[name]
+def test_emulated_reads_an_entry(binfmt: Path, name: str) -> None:
+    text, expected = ENTRIES[name]
     (binfmt / "some name").write_text(text)
-    assert emulated(ARM64, binfmt) is wanted
+    assert emulated(ARM64, binfmt) is expected
 
 
 def test_only_a_foreign_platform_needs_an_emulator(binfmt: Path) -> None:
@@ -117,9 +117,9 @@ class Machine:
         self.described.mkdir()
         (folder / "entry").write_text(ARM)  # what the kernel makes of a registration
         for name in (*TOOLS, "cp", "mkdir"):
-            found = shutil.which(name)
-            assert found
-            (self.bin / name).symlink_to(found)
+            path = shutil.which(name)
+            assert path
+            (self.bin / name).symlink_to(path)
         for name, text in STUBS.items():
             self.stub(name, text)
         self.system("bookworm")
@@ -185,12 +185,12 @@ READY = [
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_script_reads_an_entry_as_python_does(machine: Machine, name: str) -> None:
-    text, wanted = ENTRIES[name]
+    text, expected = ENTRIES[name]
     (machine.binfmt / "some name").write_text(text)
     code, lines = machine("--dry-run", *ARM_WORDS)
     assert code == 0
-    assert (not lines) is wanted
-    assert wanted or REGISTER in lines[-1]
+    assert (not lines) is expected
+    assert expected or REGISTER in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_dry_run_prints_the_plan(machine: Machine, system: str, packages: str)
     assert not machine.did()
 
 
-def test_nothing_to_do(machine: Machine) -> None:
+def test_setup_engine_with_nothing_to_do(machine: Machine) -> None:
     assert machine("--platfrom")[0] == 3
     assert machine() == (0, [])
     assert machine("--platform", "linux/amd64") == (0, [])
@@ -223,7 +223,7 @@ def test_nothing_to_do(machine: Machine) -> None:
     assert not machine.did()
 
 
-def test_all_of_it(machine: Machine) -> None:
+def test_setup_engine_runs_every_step(machine: Machine) -> None:
     machine.system("trixie")
     shutil.rmtree(machine.binfmt)
     code, lines = machine("--yes", *ARM_WORDS)
@@ -319,10 +319,10 @@ class Setup(FakeRunner):
 def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """What this machine, an amd64 with an engine, has."""
     has = {"arm": False, "arch-test": True, "engine": True}
-    found = Endpoint(host="unix:///found")
+    resolved = Endpoint(host="unix:///found")
 
     def connect(_: object, endpoint: object = None) -> Engine:
-        has["named"] = endpoint is found  # else the CLI is asked a second time
+        has["named"] = endpoint is resolved  # else the CLI is asked a second time
         if not has["engine"]:
             raise EngineError("no engine")
         return Engine(cast("docker.DockerClient", None))
@@ -332,7 +332,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
             raise EngineError(f"no {platform}")
 
     monkeypatch.setattr(setup, "native", lambda: AMD64)
-    monkeypatch.setattr(setup, "current", lambda _: found)
+    monkeypatch.setattr(setup, "current", lambda _: resolved)
     monkeypatch.setattr(setup, "connect", connect)
     monkeypatch.setattr(setup, "check_platform", check)
     monkeypatch.setattr(setup, "emulated", lambda _: has["arm"])
@@ -366,7 +366,7 @@ def test_a_foreign_platform_is_set_up(
     assert not setup.can_bootstrap([AMD64, ARM64])
 
 
-def test_nothing_is_set_up_where_that_is_not_allowed(
+def test_ready_engine_sets_up_nothing_unless_allowed(
     state: dict[str, bool], tmp_path: Path
 ) -> None:
     run = Setup(state)

@@ -47,17 +47,17 @@ def missing(name: str) -> docker.errors.NotFound:
 
 
 def test_listed_repeats_when_an_image_is_removed_meanwhile() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     def images() -> list[dict[str, Any]]:
-        asked.append("try")
-        if len(asked) % 3:
+        calls.append("try")
+        if len(calls) % 3:
             raise missing("gone:1")
         return [{"Id": "one", "RepoTags": ["a:1", "<none>:<none>"], "Labels": None}]
 
     engine = engine_with(images=images)
     assert engine.listed() == (ListedImage(id="one", tags=("a:1",), labels={}),)
-    assert len(asked) == 3  # not each image, which takes milliseconds
+    assert len(calls) == 3  # not each image, which takes milliseconds
 
 
 def test_details_skip_an_image_that_vanished() -> None:
@@ -74,27 +74,27 @@ def test_details_skip_an_image_that_vanished() -> None:
         containers=lambda **_: [{"ImageID": "two"}],
     )
     one, two = (ListedImage(id=name, tags=(), labels={}) for name in ("one", "two"))
-    [found] = engine.details([one, two])
-    assert (found.id, found.size, found.in_use) == ("two", 7, True)
-    assert found.tagged == datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=UTC)
+    [details] = engine.details([one, two])
+    assert (details.id, details.size, details.in_use) == ("two", 7, True)
+    assert details.tagged == datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("present", [False, True])
 @pytest.mark.parametrize("name", ["r/a:1", "r/a:1@sha256:0"])
-def test_pull_by_digest_may_fail_if_the_engine_has_the_image(name: str, held: bool) -> None:
+def test_pull_by_digest_may_fail_if_the_engine_has_the_image(name: str, present: bool) -> None:
     """A tag may name another image by now; a digest never does."""
 
     def pull(repository: str, **words: Any) -> Iterator[dict[str, Any]]:
         assert (repository, words["tag"]) == tuple(name.rsplit("@" if "@" in name else ":", 1))
         yield {"error": "failed to unpack"}
 
-    def inspect(asked: str) -> dict[str, str]:
-        if not held:
-            raise docker.errors.ImageNotFound(asked)
+    def inspect(reference: str) -> dict[str, str]:
+        if not present:
+            raise docker.errors.ImageNotFound(reference)
         return {"Id": "sha256:0"}
 
     engine = engine_with(pull=pull, inspect_image=inspect)
-    if held and "@" in name:
+    if present and "@" in name:
         engine.pull(name)
     else:
         with pytest.raises(NetworkError, match="failed to unpack"):

@@ -42,7 +42,7 @@ def environment(done: subprocess.CompletedProcess[bytes]) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
+def test_command_gets_every_variable_unchanged(program: Path) -> None:
     """A shell drops names with "." or "-", which GitHub's actions, Kubernetes and Spark use."""
     given = {
         **QUIET,
@@ -53,10 +53,10 @@ def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
         b"NOT_UTF8": b"\xff\xed\xa0\x80=",
         b"%\xe9": b"$(echo no) `no` '\"",
     }
-    found = environment(run(program, sys.executable, "-c", SHOW, environ=given))
-    assert {name: found[name] for name in given} == given
-    assert b"LC_CTYPE" not in found  # Python's own, by PEP 538
-    assert found[b"TORCH_IMAGE_STARTED"] == b"1"
+    received = environment(run(program, sys.executable, "-c", SHOW, environ=given))
+    assert {name: received[name] for name in given} == given
+    assert b"LC_CTYPE" not in received  # Python's own, by PEP 538
+    assert received[b"TORCH_IMAGE_STARTED"] == b"1"
 
 
 def test_ctrl_c_ends_a_start(program: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_command_is_the_process_with_the_usual_signals(program: Path, start:
     assert int(ignored, 16) == int(own, 16) & ~python
 
 
-def test_a_command_is_found_where_there_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_execute_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell looks into /usr/local/bin then; Python's own default lacks it."""
     tried: list[str] = []
 
@@ -107,13 +107,13 @@ def test_a_command_is_found_where_there_is_no_path(monkeypatch: pytest.MonkeyPat
     assert tried.count("/usr/local/bin/name") == 1
 
 
-def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Path) -> None:
+def test_command_failing_to_start_is_one_line(program: Path, tmp_path: Path) -> None:
     """With the statuses of shells: 127 for none, 126 for one that is not executable."""
     plain, crlf = tmp_path / "plain", tmp_path / "crlf"
     plain.write_text("echo hello\n")
     crlf.write_text("#!/bin/sh\r\necho\r\n")
     crlf.chmod(0o755)
-    for name, status, said in (
+    for name, status, message in (
         ("no-such-command", 127, "there is no command 'no-such-command'"),
         ("./no/such", 127, "there is no command './no/such'"),
         ("no\nsuch\udcff", 127, r"there is no command 'no\nsuch\udcff'"),
@@ -122,7 +122,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
         (str(crlf), 127, f"'{crlf}' starts with #! and a program that is not here, or ends lines in CRLF"),
     ):  # fmt: skip
         done = run(program, name)
-        assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {said}\n")
+        assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {message}\n")
     plain.chmod(0o755)  # neither a program nor a script that names one: sh reads it, as before
     done = run(program, str(plain), environ={**QUIET, b"PATH": os.fsencode(tmp_path)})
     assert (done.returncode, done.stdout) == (0, b"hello\n")

@@ -43,14 +43,14 @@ def test_the_page_shows_the_file_itself(path: Path) -> None:
 
 def problems(text: str) -> list[str]:
     """What Kubernetes' and JobSet's schemas say against the objects in a file."""
-    found = []
+    errors = []
     for document in yaml.safe_load_all(text):
         name = KINDS[document["apiVersion"], document["kind"]]
         schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMAS}
-        found += [
+        errors += [
             error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)
         ]
-    return found
+    return errors
 
 
 @pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)

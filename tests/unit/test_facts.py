@@ -70,19 +70,19 @@ def facts(folder: Path, wheel: StandIn, current: FactsLock | None = None) -> Fac
 
 def test_facts_of_a_wheel(tmp_path: Path) -> None:
     wheel = torch(tmp_path, "2.14.1")
-    found = facts(tmp_path, wheel)
-    assert found.facts == Facts(
+    wheel_facts = facts(tmp_path, wheel)
+    assert wheel_facts.facts == Facts(
         cuda="13.0",
         torch="2.14.1",
         python="3.11",
         arches=(Capability(9, 0), Capability(12, 0)),
         features=("kineto", "tf32"),
     )
-    assert found.sha256 == wheel.locked.sha256
+    assert wheel_facts.sha256 == wheel.locked.sha256
     assert list((tmp_path / "cache").rglob("*")) == []  # the downloaded wheel is gone
-    known = replace(found, facts=replace(found.facts, features=("known",)))
+    known = replace(wheel_facts, facts=replace(wheel_facts.facts, features=("known",)))
     assert facts(tmp_path, wheel, known) == known
-    assert facts(tmp_path, wheel, replace(known, sha256=almost(known.sha256))) == found
+    assert facts(tmp_path, wheel, replace(known, sha256=almost(known.sha256))) == wheel_facts
 
 
 def code(*targets: int) -> list[Code]:
@@ -116,7 +116,7 @@ def code(*targets: int) -> list[Code]:
         ([code(75, 80)], {"libnothing.so": []}, ["7.5", "8.0"], {}),  # as on Arm, without MAGMA
     ],
 )
-def test_the_main_library_says_which_gpus_are_served(
+def test_facts_of_the_main_library(
     tmp_path: Path,
     main: list[list[Code]],
     others: dict[str, list[list[Code]]],
@@ -125,23 +125,23 @@ def test_the_main_library_says_which_gpus_are_served(
 ) -> None:
     """What another one lacks is a limit on these GPUs, and does not send them away."""
     libraries = {"libtorch_cuda.so": library(main)}
-    libraries |= {name: library(held) for name, held in others.items()}
+    libraries |= {name: library(codes) for name, codes in others.items()}
     wheel = make_wheel(
         tmp_path, "torch", "2.14.1", {f"torch/lib/{name}": data for name, data in libraries.items()}
     )
-    found = facts(tmp_path, wheel).facts
-    assert [str(arch) for arch in found.arches] == arches
-    assert {name: [str(arch) for arch in lacking] for name, lacking in found.lacks} == lacks
+    wheel_facts = facts(tmp_path, wheel).facts
+    assert [str(arch) for arch in wheel_facts.arches] == arches
+    assert {name: [str(arch) for arch in lacking] for name, lacking in wheel_facts.lacks} == lacks
 
 
-def test_single_kernels_are_told_from_code_for_all_of_torch(tmp_path: Path) -> None:
+def test_facts_of_single_kernels(tmp_path: Path) -> None:
     """They make an image for 8.9 another one than that for 8.6."""
-    held = [code(80, 86)] * 4 + [[*code(80, 86, 89), (90, False, True, 40), (100, True, False, 8)]]
-    wheel = make_wheel(tmp_path, "torch", "2.14.1", {"torch/lib/libtorch_cuda.so": library(held)})
-    found = facts(tmp_path, wheel).facts
-    assert [str(arch) for arch in found.arches] == ["8.0", "8.6"]
-    assert [str(arch) for arch in found.single] == ["8.9", "9.0"]
-    release = Release(version="2.14.1", facts=found)
+    codes = [code(80, 86)] * 4 + [[*code(80, 86, 89), (90, False, True, 40), (100, True, False, 8)]]
+    wheel = make_wheel(tmp_path, "torch", "2.14.1", {"torch/lib/libtorch_cuda.so": library(codes)})
+    wheel_facts = facts(tmp_path, wheel).facts
+    assert [str(arch) for arch in wheel_facts.arches] == ["8.0", "8.6"]
+    assert [str(arch) for arch in wheel_facts.single] == ["8.9", "9.0"]
+    release = Release(version="2.14.1", facts=wheel_facts)
     assert release.same_code(Capability(8, 7)) == Capability(8, 6)
     assert release.same_code(Capability(8, 9)) is None
 
@@ -159,7 +159,7 @@ FACTS = Facts(cuda="13.0", torch="2.14.1", python="3.11", arches=(), features=()
         ("7.0", ()),  # torch itself does not run there
     ],
 )
-def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
+def test_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
     old, middle, new = Capability(7, 5), Capability(8, 0), Capability(8, 6)
     known = replace(
         FACTS,

@@ -29,21 +29,19 @@ codes = st.lists(
 
 @settings(max_examples=60)
 @given(st.lists(codes, min_size=1, max_size=4), st.sets(st.sampled_from((80, 90, 120)), min_size=1))
-def test_only_what_is_loaded_stays_and_all_else_keeps_its_place(
-    held: list[list[Code]], arches: set[int]
-) -> None:
-    data = library(held)
+def test_pruned_keeps_loaded_code_and_offsets(lists: list[list[Code]], arches: set[int]) -> None:
+    data = library(lists)
     new = pruned(data, sorted(arches))
-    wanted = [
+    kept = [
         [
             (e.arch, e.ptx, e.specific, len(e.data) - 64)
             for e in chosen([Entry(*c[:3], memoryview(bytes(c[3] + 64))) for c in one], arches)
         ]
-        for one in held
+        for one in lists
     ]
-    gone = sum(size for one in held for *_, size in one) - sum(c[3] for one in wanted for c in one)
+    gone = sum(size for one in lists for *_, size in one) - sum(c[3] for one in kept for c in one)
     # Less than a page cannot leave the file, and so all stays as it is.
-    assert entries(new) == wanted or (gone < 2 * PAGE and entries(new) == held)
+    assert entries(new) == kept or (gone < 2 * PAGE and entries(new) == lists)
     before, after = loaded(data), loaded(new)
     for section in ELFFile(BytesIO(data)).iter_sections():
         if section["sh_flags"] & 2 and section.name not in (".nv_fatbin", ".rela.dyn", ".bss"):
@@ -66,11 +64,11 @@ def test_only_what_is_loaded_stays_and_all_else_keeps_its_place(
         ([100], {(100, False, False), (100, False, True)}),
     ],
 )
-def test_what_a_gpu_loads(arches: list[int], kept: set[tuple[int, bool, bool]]) -> None:
+def test_chosen_code_per_gpu(arches: list[int], kept: set[tuple[int, bool, bool]]) -> None:
     offered = [(80, False, False), (86, False, False), (90, False, False), (90, False, True)]
     offered += [(100, False, False), (100, False, True), (120, False, False), (90, True, False)]
-    found = chosen([Entry(*facts, memoryview(b"")) for facts in offered], arches)
-    assert {(e.arch, e.ptx, e.specific) for e in found} == kept
+    selected = chosen([Entry(*facts, memoryview(b"")) for facts in offered], arches)
+    assert {(e.arch, e.ptx, e.specific) for e in selected} == kept
 
 
 def test_code_alone_or_symbols_alone() -> None:
@@ -98,6 +96,6 @@ def test_code_alone_or_symbols_alone() -> None:
         ),
     ],
 )
-def test_what_is_built_otherwise_is_refused(data: bytes, problem: str) -> None:
+def test_pruned_refuses_other_layouts(data: bytes, problem: str) -> None:
     with pytest.raises(PruneError, match=problem):
         pruned(data, [80])

@@ -30,15 +30,13 @@ def aimed(offset: int, *, place: int = 24) -> bytes:
 
 
 @pytest.mark.parametrize(("offset", "place"), [(0, 24), (SECOND - 8, 24), (0, 16)])
-def test_a_foreign_pointer_is_refused_even_to_where_a_container_begins(
-    offset: int, place: int
-) -> None:
+def test_pruned_refuses_a_foreign_pointer(offset: int, place: int) -> None:
     """Whatever it is for, it would not follow the containers."""
     with pytest.raises(PruneError, match=r"something else points into .nv_fatbin, at 0x[0-9a-f]+$"):
         pruned(aimed(offset, place=place), [80])
 
 
-def test_a_container_without_a_wrapper_is_refused() -> None:
+def test_pruned_refuses_a_container_without_a_wrapper() -> None:
     """Something unknown would have to find it."""
     for targets in ([0, 0], [SECOND, SECOND]):
         with pytest.raises(PruneError, match=r"^1 containers have no wrapper$"):
@@ -46,7 +44,7 @@ def test_a_container_without_a_wrapper_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("align", "memory"), [(2 * PAGE, 0), (PAGE, 1), (PAGE, 64)])
-def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> None:
+def test_pruned_refuses_an_unusual_segment(align: int, memory: int) -> None:
     """A larger alignment would not hold for its second part, and memory beyond the file would move."""
     data = library(ONE, align=align, memory=memory)
     with pytest.raises(PruneError, match="is not one of plain pages"):
@@ -56,8 +54,8 @@ def test_a_segment_that_cannot_be_split_is_refused(align: int, memory: int) -> N
 
 def test_containers_stay_aligned_where_code_is_not() -> None:
     """As the driver reads them; entries() checks the address of each."""
-    held: list[list[Code]] = [[(80, False, False, 2), (90, False, False, 14 + 3 * PAGE)]] * 3
-    assert entries(pruned(library(held), [80])) == [one[:1] for one in held]
+    entry_lists: list[list[Code]] = [[(80, False, False, 2), (90, False, False, 14 + 3 * PAGE)]] * 3
+    assert entries(pruned(library(entry_lists), [80])) == [one[:1] for one in entry_lists]
 
 
 ROOM = 64 + 5 * 56  # up to the end of five program headers, one more than there are
@@ -91,7 +89,7 @@ def altered(at: int, form: str, value: int) -> bytes:
         (altered(24, "<Q", 9), "has an unknown entry at 0x68"),
     ],
 )
-def test_a_damaged_container_is_refused_where_it_is(section: bytes, problem: str) -> None:
+def test_containers_refuse_damage_by_offset(section: bytes, problem: str) -> None:
     with pytest.raises(PruneError, match=f"^.nv_fatbin {problem}$"):
         list(containers(memoryview(section)))
 
@@ -107,10 +105,10 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
     (_, *before), (_, *after) = (list(loaded(file).items()) for file in (data, new))
     assert after == before  # and the first one has the headers
     old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
-    for found in ELFFile(BytesIO(new)).iter_sections():
-        table = found.name in (".symtab", ".strtab", ".debug_info")
-        assert found["sh_type"] == old[found.name]["sh_type"]
-        assert found.data() == (b"" if table else old[found.name].data())
+    for new_section in ELFFile(BytesIO(new)).iter_sections():
+        table = new_section.name in (".symtab", ".strtab", ".debug_info")
+        assert new_section["sh_type"] == old[new_section.name]["sh_type"]
+        assert new_section.data() == (b"" if table else old[new_section.name].data())
     assert 4 * PAGE + slack / 2 <= len(data) - len(new) <= 6 * PAGE + 48 + slack
 
 
@@ -121,7 +119,7 @@ def headers_of(data: bytes) -> tuple[int, int]:
     return shoff, shnum
 
 
-def test_the_content_of_one_section() -> None:
+def test_section_content() -> None:
     data = memoryview(library(ONE))
     assert section(data, ".rodata") == b"r" * 0x100
     assert section(data, ".data") == b"d" * 8
@@ -132,7 +130,7 @@ def test_the_content_of_one_section() -> None:
         section(memoryview(b"#!/bin/sh"), ".data")
 
 
-def test_a_file_that_ends_before_its_sections_do() -> None:
+def test_section_of_a_truncated_file() -> None:
     """By one byte."""
     data = library(ONE)
     shoff, shnum = headers_of(data)

@@ -111,8 +111,8 @@ def test_every_folder_is_a_floor_and_says_what_it_is_for(trees: Trees) -> None:
 def test_only_some_modules_import_a_package(
     trees: Trees, packages: set[str], modules: set[str]
 ) -> None:
-    found = {m for m, tree in trees.items() if packages & {n.split(".")[0] for n in imported(tree)}}
-    assert found == {f"torch_images.{module}" for module in modules}
+    users = {m for m, tree in trees.items() if packages & {n.split(".")[0] for n in imported(tree)}}
+    assert users == {f"torch_images.{module}" for module in modules}
 
 
 def test_no_call_hides_arguments_in_a_tuple(trees: Trees) -> None:

@@ -61,21 +61,21 @@ def problems(files: Path, tools: Path, **changes: Any) -> list[str]:
     return list(gate.problems(recipe(**changes), files, LOG, tools))
 
 
-def test_nothing_is_wrong(wheel: Path, tools: Path) -> None:
+def test_problems_of_a_sound_wheel(wheel: Path, tools: Path) -> None:
     assert problems(wheel, tools) == []
 
 
 @pytest.mark.parametrize(
-    ("feature", "said"),
+    ("feature", "message"),
     [
         ("cusparselt", "Cannot find cuSPARSELt library. Turning the option off"),
         ("cudnn", "Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)"),
         ("nccl", ""),
     ],
 )
-def test_a_missing_feature(wheel: Path, tools: Path, feature: str, said: str) -> None:
+def test_problems_of_missing_feature(wheel: Path, tools: Path, feature: str, message: str) -> None:
     expected = f"feature {feature} is not in the wheel" + (
-        f'; CMake said: "{said}"' if said else ""
+        f'; CMake said: "{message}"' if message else ""
     )
     assert problems(wheel, tools, features=[feature]) == [expected]
 
@@ -117,8 +117,8 @@ def test_linear_algebra_without_magma_may_have_no_code(wheel: Path, tools: Path)
         "libtorch_cuda_linalg.so has no machine code for 12.0",
     ]
     script.write_text(script.read_text().replace("*_linalg.so", "*"))
-    said = problems(wheel, tools)
-    assert said == [f"libtorch_cuda.so has no machine code for {arch}" for arch in ("9.0", "12.0")]
+    lines = problems(wheel, tools)
+    assert lines == [f"libtorch_cuda.so has no machine code for {arch}" for arch in ("9.0", "12.0")]
 
 
 def test_options_of_features_were_looked_up(real: Config, root: Path) -> None:

@@ -156,10 +156,10 @@ def test_remove_by_two_processes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    there = tmp_path / "there"
-    assert keep(tmp_path / "one", there) == keep(tmp_path / "two", there) == there
-    assert (there / "one").exists()
-    assert mark(there).exists()
+    target = tmp_path / "there"
+    assert keep(tmp_path / "one", target) == keep(tmp_path / "two", target) == target
+    assert (target / "one").exists()
+    assert mark(target).exists()
     with pytest.raises(FileNotFoundError):
         keep(tmp_path / "nothing", tmp_path / "nowhere" / "x")
 
@@ -196,16 +196,16 @@ def test_scratch_of_a_killed_process_goes_at_once(
     places = [room, workspace.cache, *(workspace.cache / part for part in Part)]
     for place in places:
         place.mkdir(parents=True)
-        with scratch(place, ".bookworm-") as made:
-            shutil.copytree(made, place / HALF)  # with the file that nobody holds any more
-            os.utime(made, (10**9, 10**9))
+        with scratch(place, ".bookworm-") as path:
+            shutil.copytree(path, place / HALF)  # with the file that nobody holds any more
+            os.utime(path, (10**9, 10**9))
             assert [Path(i.name) for i in abandoned(workspace)] == [place / HALF]
             assert cache(workspace.cache) == ()
             assert list(remove(abandoned(workspace), NO_ENGINE))
             assert not (place / HALF).exists()
-            item = Item(name="x", size=0, used=LONG_AGO, path=made)  # dead when it was listed
+            item = Item(name="x", size=0, used=LONG_AGO, path=path)  # dead when it was listed
             assert list(remove([item], NO_ENGINE)) == []
-            assert made.exists()
+            assert path.exists()
 
 
 LABELS = {
@@ -226,7 +226,7 @@ def noted(folder: Path, engine: FakeEngine) -> Workspace:
 
 
 @pytest.mark.parametrize("tags", [(), ("torch-images-candidate:cu130", "mine:1")])
-def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[str, ...]) -> None:
+def test_images_omit_derived_images(tmp_path: Path, tags: tuple[str, ...]) -> None:
     """FROM and `docker commit` hand on all labels; `gc --images` would remove it at once."""
     labels = {"io.github.torch-images.id": "cu130", "io.github.torch-images.lock": "sha256:0"}
     derived = stored("4", *tags, **labels)
@@ -241,7 +241,7 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
 @pytest.mark.parametrize(
     "name", ["mine:3", "torch-cu130:sm120-before-upgrade", "torch-images-keep:prod"]
 )
-def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
+def test_images_keep_user_tags(tmp_path: Path, name: str) -> None:
     """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
     tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
     given = [f"{where}torch-cu130:{tag}" for where in ("", "ghcr.io/me/") for tag in tags]
@@ -255,7 +255,7 @@ def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -
     assert line.endswith(f"{name}: it has a name that this project did not give it")
 
 
-def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:
+def test_images_keep_those_in_use(tmp_path: Path) -> None:
     engine = FakeEngine(BUILT, in_use=[BUILT.id])
     noted(tmp_path, engine)
     assert images(tmp_path, engine) == ()
@@ -326,7 +326,7 @@ def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
     assert [image.id for image in built.ours(tmp_path, far)] == [BUILT.id]
 
 
-def test_an_image_that_is_built_meanwhile_keeps_its_note(tmp_path: Path) -> None:
+def test_forget_keeps_the_note_of_a_new_image(tmp_path: Path) -> None:
     """A build notes an image once the engine has it: the notes are read before the engine."""
 
     class Building(FakeEngine):
@@ -394,7 +394,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return gc, engine, run
 
 
-def test_a_dry_run_removes_nothing(machine: Machine, folder: Path) -> None:
+def test_gc_dry_run_removes_nothing(machine: Machine, folder: Path) -> None:
     gc, engine, _ = machine
     assert f"would remove {BASE}" in gc("--images", "--dry-run")
     assert engine.images[0].tags == NEW

@@ -67,15 +67,15 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize(
-    ("written", "wanted"),
+    ("written", "expected"),
     [(one, name) for name, several in SPELLINGS.items() for one in several.split("|")],
 )
-def test_find_spellings(real: Config, written: str, wanted: str) -> None:
-    found = find_gpu(real, written)
-    assert f"{found.name} {found.capability}" == wanted
-    assert found.capability.runs(found.architecture.capability)
-    assert found.geforce == wanted.startswith(("GeForce", "TITAN"))
-    assert found.named != wanted.startswith("GPU")
+def test_find_spellings(real: Config, written: str, expected: str) -> None:
+    gpu = find_gpu(real, written)
+    assert f"{gpu.name} {gpu.capability}" == expected
+    assert gpu.capability.runs(gpu.architecture.capability)
+    assert gpu.geforce == expected.startswith(("GeForce", "TITAN"))
+    assert gpu.named != expected.startswith("GPU")
 
 
 # What is written, and the error, in part.
@@ -131,10 +131,10 @@ def test_find_every_listed_name(real: Config) -> None:
     for architecture in real.architectures:
         for name in (*architecture.gpus, *architecture.geforce):
             for written in (name, f"NVIDIA {name}", f"NVIDIA GeForce {name}", f"8x{name}"):
-                found = find_gpu(real, written)
-                assert found.name.removeprefix("GeForce ") == name
-                assert found.geforce == (name in architecture.geforce)
-                assert found.capability == architecture.capability
+                match = find_gpu(real, written)
+                assert match.name.removeprefix("GeForce ") == name
+                assert match.geforce == (name in architecture.geforce)
+                assert match.capability == architecture.capability
     for gpu, aliases in real.gpu_aliases:
         for alias in aliases:
             try:
@@ -147,7 +147,7 @@ def test_find_every_listed_name(real: Config) -> None:
                 find_gpu(real, name)
 
 
-def test_the_list_has_every_name(real: Config) -> None:
+def test_known_gpus_has_every_name(real: Config) -> None:
     rows = known_gpus(real)
     names = {name for row in rows for name in row["names"]}
     assert {"RTX 5090", "H100", "K80", "Jetson AGX Orin"} <= names
@@ -160,8 +160,8 @@ def test_the_list_has_every_name(real: Config) -> None:
 @given(st.text(max_size=30) | st.from_regex(r"[a-z]{0,4}[ _-]?[0-9]{1,4}[a-z ]{0,6}[x*]?[0-9]?"))
 def test_find_of_any_text(real: Config, name: str) -> None:
     try:
-        found = find_gpu(real, name)
+        gpu = find_gpu(real, name)
     except UsageError as error:
         assert "\n" not in str(error)
         return
-    assert found.architecture in real.architectures
+    assert gpu.architecture in real.architectures

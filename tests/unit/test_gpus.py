@@ -12,7 +12,7 @@ from torch_images.host.diagnose import GPU, diagnose
 from torch_images.host.gpus import device_requests
 
 
-def asked(words: str) -> dict[str, Any]:
+def device_request(words: str) -> dict[str, Any]:
     """The one request for these words, as docker-py sends it to the engine."""
     [request] = device_requests(words)
     return dict(DeviceRequest(**request))
@@ -30,7 +30,7 @@ def asked(words: str) -> dict[str, Any]:
 )
 def test_device_requests_of_docker(words: str, count: int, ids: list[str]) -> None:
     """The request is the one that `docker run --gpus` makes."""
-    assert asked(words) == {
+    assert device_request(words) == {
         "Driver": "",
         "Count": count,
         "DeviceIDs": ids,
@@ -51,7 +51,7 @@ def test_device_requests_of_docker(words: str, count: int, ids: list[str]) -> No
 )
 def test_device_requests_of_cdi(words: str, names: list[str]) -> None:
     """Docker 26.1.5 refuses a CDI request with a count or with options."""
-    assert asked(words) == {
+    assert device_request(words) == {
         "Driver": "cdi",
         "Count": 0,
         "DeviceIDs": names,
@@ -80,7 +80,7 @@ OCI = (
 
 # The words of Docker 26.1.5, but for the vendor's (Docker 29) and the hook's (NVIDIA's toolkit).
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             'could not select device driver "" with capabilities: [[gpu]]',
@@ -104,10 +104,10 @@ OCI = (
         ),
     ],
 )
-def test_refused_gpus_have_the_engines_message_and_a_hint(words: str, said: str) -> None:
+def test_refused_gpus_have_the_engines_message_and_a_hint(words: str, message: str) -> None:
     error = diagnose(GPU, words)
     assert isinstance(error, EngineError)
-    assert error.message.endswith(f": {said}")
+    assert error.message.endswith(f": {message}")
     assert "nvidia-container-toolkit" in error.hint
 
 

@@ -41,13 +41,13 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    found = Service()
+    server = Service()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = found.body
-            self.send_response(found.status)
-            for name, value in found.headers.items():
+            body = server.body
+            self.send_response(server.status)
+            for name, value in server.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -57,8 +57,8 @@ def service() -> Iterator[Service]:
             """Keep requests out of the output of tests."""
 
     with serving(Handler) as url:
-        found.url = url
-        yield found
+        server.url = url
+        yield server
 
 
 WHEEL = LockedWheel(name="a", version="1", filename="a-1-py3-none-any.whl", size=1, sha256=HEX)
@@ -110,7 +110,7 @@ def test_index_page_of_any_content_is_read_or_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_that_is_none_is_named(service: Service) -> None:
+def test_package_index_refuses_other_content(service: Service) -> None:
     service.status, service.body = 200, b"<html>"
     for kind, problem in (
         ("image/png", "unsupported Content-Type"),

@@ -50,9 +50,9 @@ def with_file(name: str, data: bytes | None = b"x") -> Callable[[Path], Path]:
     """A wheel with one more file; for a name of its own, with other data, and None leaves it out."""
 
     def make(folder: Path) -> Path:
-        held = [(n, d, 0o100644, 8) for n, d in whole(folder).items() if n != name]
+        members = [(n, d, 0o100644, 8) for n, d in whole(folder).items() if n != name]
         more = [] if data is None else [(name, data, 0o100644, 8)]
-        return zipped(folder / "a-1-py3-none-any.whl", [*held, *more])
+        return zipped(folder / "a-1-py3-none-any.whl", [*members, *more])
 
     return make
 
@@ -106,8 +106,8 @@ def indexed(folder: Path, data: bytes, deb: LockedDeb | None = None) -> bytes:
     """The index of a repository that has one package."""
     path = folder / "x.deb"
     path.write_bytes(data)
-    found = repository("bookworm", {deb or locked(data): path})
-    return found["dists/bookworm/main/binary-amd64/Packages"]
+    repository_files = repository("bookworm", {deb or locked(data): path})
+    return repository_files["dists/bookworm/main/binary-amd64/Packages"]
 
 
 def listed(folder: Path, data: bytes) -> list[str]:
@@ -132,14 +132,14 @@ def archive(*members: tuple[str, bytes]) -> bytes:
 
 def tar_of(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:") as made:
+    with tarfile.open(fileobj=stream, mode="w:") as tar:
         member = tarfile.TarInfo(name)
         member.size, member.type = len(content), kind
-        made.addfile(member, io.BytesIO(content))
+        tar.addfile(member, io.BytesIO(content))
     return stream.getvalue()
 
 
-def said(text: str) -> bytes:
+def control_package(text: str) -> bytes:
     """A package that says this of itself."""
     return archive(
         ("debian-binary", b"2.0\n"),
@@ -159,10 +159,10 @@ def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
         (b"", "is not a Debian package: "),
         (TINI[:-200], "is not a Debian package: "),
         (archive(("debian-binary", b"2.0\n")), "is not a Debian package: "),
-        (said(""), "was locked as tini 1, but says"),
-        (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, but says bash 1"),
-        (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, but says tini 2"),
-        (said("Package: \udcff\nVersion: 1\n"), ""),
+        (control_package(""), "was locked as tini 1, but says"),
+        (control_package("Package: bash\nVersion: 1\n"), "was locked as tini 1, but says bash 1"),
+        (control_package("Package: tini\nVersion: 2\n"), "was locked as tini 1, but says tini 2"),
+        (control_package("Package: \udcff\nVersion: 1\n"), ""),
     ],
 )
 def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str) -> None:

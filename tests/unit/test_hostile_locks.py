@@ -33,7 +33,7 @@ BY_NAME = pytest.mark.parametrize("name", KINDS)
 
 
 @BY_NAME
-def test_a_lock_is_its_text(name: str) -> None:
+def test_parse_lock_round_trip(name: str) -> None:
     text = (LOCKS / f"{name}.json").read_text()
     lock = parse(KINDS[name], text, name)
     assert dumps(lock) == text
@@ -43,7 +43,7 @@ def test_a_lock_is_its_text(name: str) -> None:
             assert dumps(shuffled) == text
 
 
-def test_a_changed_lock_has_the_new_date(tmp_path: Path) -> None:
+def test_update_changes_the_date(tmp_path: Path) -> None:
     path, lock = tmp_path / "base.json", read(DebLock, LOCKS / "base-trixie.json")
     update(path, lock)
     new = replace(lock, debs=lock.debs[1:], date=date(2031, 1, 1))
@@ -94,7 +94,7 @@ def test_other_text_is_one_line(text: str) -> None:
         ("source-fork", {"commit": "main"}),
     ],
 )
-def test_an_input_of_another_form_is_refused(name: str, change: dict[str, str]) -> None:
+def test_parse_refuses_other_forms(name: str, change: dict[str, str]) -> None:
     document = json.loads((LOCKS / f"{name}.json").read_text())
     kind, entries = {
         "tools-build": (WheelLock, "wheels"),

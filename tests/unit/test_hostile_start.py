@@ -67,23 +67,23 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(note_of('{"driver":' + "[" * 100_000 + "}"))
 @example(note_of('{"driver": 1, "device": [1]}'))
 @example(note_of('{"driver": ["5a"], "device": [1]}'))
-def test_a_damaged_library_has_no_note(library: Path, data: bytes) -> None:
+def test_read_note_of_a_damaged_library(library: Path, data: bytes) -> None:
     library.write_bytes(data)
     assert isinstance(elfnote.read_note(library), Note | None)
 
 
-def test_a_library_of_any_size_is_read_in_small_parts(library: Path) -> None:
+def test_read_note_reads_small_parts(library: Path) -> None:
     """Sections of 50 GB in a sparse file: without a limit, there is no memory for them."""
     library.write_bytes(SOUND)
-    wanted = elfnote.read_note(library)
+    expected = elfnote.read_note(library)
     offset, size, count, _ = HEADER.unpack_from(SOUND)
     table = bytearray(SOUND)
     for i in range(count):
         struct.pack_into("<Q", table, offset + size * i + 32, 50 << 30)
     library.write_bytes(table)
     os.truncate(library, 60 << 30)
-    assert elfnote.read_note(library) == wanted
-    assert wanted
+    assert elfnote.read_note(library) == expected
+    assert expected
 
 
 # What can stand at a place of the tree: each makes it, and undoes what keeps it from being removed.
@@ -153,12 +153,12 @@ def started(root: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> tuple[str
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: read(root, root / "image.json"))
     monkeypatch.setattr(facts, "in_child", lambda *_: None)
     monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(803, "cuInit"))
-    made = cuda_runtime.decide(root, "auto", 0.4)
+    decided = cuda_runtime.decide(root, "auto", 0.4)
     environ = {"LD_LIBRARY_PATH": path}
     how, _ = effect.apply(
-        made.choice, made.host, root, environ, "/opt/cuda-compat", ldconfig=lambda: True
+        decided.choice, decided.host, root, environ, "/opt/cuda-compat", ldconfig=lambda: True
     )
-    return made.line, how
+    return decided.line, how
 
 
 @pytest.mark.parametrize("make", MAKES)

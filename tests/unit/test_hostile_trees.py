@@ -45,7 +45,7 @@ def commit(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def made(folder: Path, **files: str) -> Path:
+def make_repo(folder: Path, **files: str) -> Path:
     """A repository with one commit."""
     folder.mkdir(parents=True)
     git(folder, "init", "--quiet", "--initial-branch=main")
@@ -72,7 +72,7 @@ def submodule(outer: Path, path: str, inner: Path, url: str, **more: str) -> Non
 def hooked(folder: Path, marker: Path) -> Path:
     """A repository with a program that must never run."""
     script = f"#!/bin/sh\ntouch '{marker}'\n"
-    outer = made(folder, **{"hook.sh": script})
+    outer = make_repo(folder, **{"hook.sh": script})
     (outer / "hook.sh").chmod(0o755)
     commit(outer)
     return outer
@@ -80,13 +80,13 @@ def hooked(folder: Path, marker: Path) -> Path:
 
 def check_out(repository: str | Path, cache: Path, head: str = "") -> Path:
     head = head or git(Path(repository), "rev-parse", "HEAD")
-    wanted = LockedTree(name="torch", version="1", repository=str(repository), commit=head)
-    return checkout.check_out(wanted, cache=cache, network=Network(), run=Runner())
+    tree = LockedTree(name="torch", version="1", repository=str(repository), commit=head)
+    return checkout.check_out(tree, cache=cache, network=Network(), run=Runner())
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
-    marker, inner = tmp_path / "ran", made(tmp_path / "inner")
+def test_check_out_of_any_submodule_path(tmp_path: Path, path: str) -> None:
+    marker, inner = tmp_path / "ran", make_repo(tmp_path / "inner")
     outer = hooked(tmp_path / "outer", marker)
     submodule(outer, path, inner, "https://nowhere.invalid/inner")
     try:
@@ -99,7 +99,7 @@ def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "settings",
     [
         {"url": "https://nowhere.invalid/x", "update": "!touch RAN"},
         {"url": "ext::sh -c touch% RAN"},
@@ -107,12 +107,12 @@ def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
         {"url": "ssh://-oProxyCommand=touch${IFS}RAN/x"},
     ],
 )
-def test_what_gitmodules_says_is_not_run(
-    tmp_path: Path, said: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_check_out_runs_nothing_of_gitmodules(
+    tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, outer = made(tmp_path / "inner"), made(tmp_path / "outer")
+    inner, outer = make_repo(tmp_path / "inner"), make_repo(tmp_path / "outer")
     marker = tmp_path / "ran"
-    words = {key: text.replace("RAN", str(marker)) for key, text in said.items()}
+    words = {key: text.replace("RAN", str(marker)) for key, text in settings.items()}
     submodule(outer, "sub", inner, **words)
     copy = tmp_path / "copy"  # without the submodule, which its address must give then
     git(tmp_path, "clone", "--quiet", str(outer), str(copy))
@@ -126,11 +126,11 @@ def test_what_gitmodules_says_is_not_run(
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_submodule_is_no_folder_of_this_host(
+def test_check_out_refuses_local_submodules(
     tmp_path: Path, scheme: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a named folder that has it not checked out, and of a URL alike."""
-    inner, outer = made(tmp_path / "private"), made(tmp_path / "outer")
+    inner, outer = make_repo(tmp_path / "private"), make_repo(tmp_path / "outer")
     submodule(outer, "sub", inner, f"{scheme}{inner}")
     copy = tmp_path / "copy"
     git(tmp_path, "clone", "--quiet", str(outer), str(copy))
@@ -167,7 +167,7 @@ def test_the_repository_that_git_is_at_work_in_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hook of git's has GIT_DIR and GIT_INDEX_FILE set, and may start a build."""
-    mine, outer = made(tmp_path / "mine"), made(tmp_path / "outer")
+    mine, outer = make_repo(tmp_path / "mine"), make_repo(tmp_path / "outer")
     before = git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list")
     monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(mine))
@@ -186,7 +186,7 @@ def test_the_repository_that_git_is_at_work_in_stays(
     assert git(mine, "status", "--porcelain") == ""
 
 
-def named(config: Config, repository: str, cache: Path) -> Tree:
+def resolve_tree(config: Config, repository: str, cache: Path) -> Tree:
     torch = next(s.torch for s in config.sources if s.name == "fork")
     assert torch
     return checkout.with_tree(torch, repository, cache=cache, network=Network(), run=Runner())
@@ -202,7 +202,7 @@ def named(config: Config, repository: str, cache: Path) -> Tree:
         ("llvm-info.json", INFO % ("a" * 40, "1", "b\\n")),
     ],
 )
-def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> None:
+def test_downloads_refuse_malformed_files_of_triton(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "cmake").mkdir()
     (tmp_path / "cmake/llvm-hash.txt").write_text("0" * 40)
     (tmp_path / "cmake/json-version.txt").write_text("v3.11.3\n")
@@ -212,7 +212,7 @@ def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> Non
         list(toolchain._downloads(tmp_path))
 
 
-def test_each_digit_counts_of_the_hash_that_triton_names(tmp_path: Path) -> None:
+def test_archive_compares_each_digit_of_a_hash(tmp_path: Path) -> None:
     data = b"llvm"
     sha256 = hashlib.sha256(data).hexdigest()
     with web_server({"/llvm": data}) as (url, _):
@@ -226,9 +226,9 @@ def test_each_digit_counts_of_the_hash_that_triton_names(tmp_path: Path) -> None
             archive(almost(sha256))
 
 
-def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:
+def test_dry_run_neither_runs_nor_writes(root: Path, tmp_path: Path) -> None:
     marker, cache = tmp_path / "ran", tmp_path / "cache"
-    inner, outer = made(tmp_path / "inner"), hooked(tmp_path / "outer", marker)
+    inner, outer = make_repo(tmp_path / "inner"), hooked(tmp_path / "outer", marker)
     (outer / "version.txt").write_text("2.13.0a0")
     git(outer, "add", ".")
     submodule(outer, PATHS[0], inner, "https://nowhere.invalid/inner")

@@ -40,16 +40,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("made", ["folder", "link", "file"])
-def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, kind: str) -> None:
     shutil.copy(root / "inv", tmp_path)
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks/host.txt").write_text("x")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/pyvenv.cfg").write_text("mine")
-    if made == "link":
+    if kind == "link":
         (tmp_path / ".venv").symlink_to("mine")
-    elif made == "folder":
+    elif kind == "folder":
         shutil.copytree(tmp_path / "mine", tmp_path / ".venv")
     else:
         (tmp_path / ".venv").write_text("mine")
@@ -57,7 +57,7 @@ def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, 
     assert done.returncode
     assert done.stderr == "setup: .venv was not created by ./inv; move or remove it\n"
     kept = tmp_path / ".venv"
-    assert (kept if made == "file" else kept / "pyvenv.cfg").read_text() == "mine"
+    assert (kept if kind == "file" else kept / "pyvenv.cfg").read_text() == "mine"
 
 
 def test_inv_in_a_folder_of_somebody_else_is_one_line(root: Path) -> None:
@@ -77,17 +77,17 @@ def test_inv_in_a_folder_of_somebody_else_is_one_line(root: Path) -> None:
 def test_a_clone_with_autocrlf_has_no_crlf(root: Path, tmp_path: Path) -> None:
     """Else `env` looks for a program of that name and a carriage return."""
     git = ("git", "-c", "core.autocrlf=true", "-c", "user.name=x", "-c", "user.email=x@x")
-    made, clone = tmp_path / "made", tmp_path / "clone"
-    made.mkdir()
+    source, clone = tmp_path / "made", tmp_path / "clone"
+    source.mkdir()
     for name in (".gitattributes", "inv"):
-        shutil.copy(root / name, made)
+        shutil.copy(root / name, source)
     for words in (
         ["init", "-q"],
         ["add", "."],
         ["commit", "-qm", "x"],
         ["clone", "-q", ".", clone],
     ):
-        subprocess.run([*git, *words], cwd=made, check=True)
+        subprocess.run([*git, *words], cwd=source, check=True)
     assert b"\r" not in (clone / "inv").read_bytes()
 
 

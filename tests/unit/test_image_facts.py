@@ -17,9 +17,9 @@ from torch_images.config.types import Config
 def test_image_facts_of_the_image_itself(config: Config, root: Path) -> None:
     spec = choose(config, cuda="12.8", base="trixie", platform="linux/amd64")
     plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
-    [told] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
-    told.pop("compat", None)  # only if the catalogue lists such an image
-    assert told == {
+    [facts] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
+    facts.pop("compat", None)  # only if the catalogue lists such an image
+    assert facts == {
         "cuda": "12.8",
         "driver": spec.cuda.driver,
         "floor": spec.cuda.floor,

@@ -51,7 +51,7 @@ def locks(root: Path, tmp_path: Path) -> Path:
     return tmp_path / "locks"
 
 
-def test_the_digest_is_of_all_locks(lock: ImageLock) -> None:
+def test_digest_of_all_locks(lock: ImageLock) -> None:
     """Tags and labels have them, so the same locks must always give the same."""
     texts = lock.texts()
     assert list(texts) == sorted(texts)
@@ -70,10 +70,10 @@ def test_the_compat_library_is_in_an_image_that_says_so_and_in_no_other(
     assert replace(image, compat=None) == plain
     assert parse_image_lock(image.texts()) == image
     assert image.compat.name == f"compat-cu{cuda.replace('.', '')}"
-    found = compat_versions(config, root / "locks")
-    assert f"{found[cuda]}-" in f"{image.compat_version}-"
-    assert "-" not in found[cuda]
-    assert tuple(found) == config.names("cuda")
+    versions = compat_versions(config, root / "locks")
+    assert f"{versions[cuda]}-" in f"{image.compat_version}-"
+    assert "-" not in versions[cuda]
+    assert tuple(versions) == config.names("cuda")
 
 
 def test_a_compat_library_that_is_not_locked_is_locked_with_its_image(
@@ -91,7 +91,7 @@ def test_a_compat_library_that_is_not_locked_is_locked_with_its_image(
     assert image_lock(config, choose(config, **axes), root / "locks").compat is None
 
 
-def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> None:
+def test_image_lock_refuses_a_base_with_another_python(config: Config, locks: Path) -> None:
     """Its wheels would be installed for a Python that the image does not have."""
     spec = choose(config)
     spec = replace(spec, base=replace(spec.base, python="3.1"))
@@ -106,18 +106,16 @@ def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> N
     assert caught.value.hint == "correct python of base trixie"
 
 
-def test_an_image_is_settled_on_the_trees_of_its_lock(
-    config: Config, root: Path, fork: ImageLock
-) -> None:
+def test_with_locked_trees_settles_an_image(config: Config, root: Path, fork: ImageLock) -> None:
     spec = choose(config, source="fork")
     assert fork.sources
     trees = tuple(
         replace(tree, repository=f"https://mine/{tree.name}", commit=digit * 40, version=digit)
         for tree, digit in zip(fork.sources.trees, "12", strict=True)
     )
-    found = with_locked_trees(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
+    settled = with_locked_trees(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
     for tree in trees:
-        chosen = getattr(found.source, tree.name)
+        chosen = getattr(settled.source, tree.name)
         assert (chosen.repository, chosen.commit, chosen.version) == (
             tree.repository,
             tree.commit,
@@ -183,7 +181,7 @@ def test_versions_that_cannot_be_in_one_image(
         image_lock(config, choose(config, **axes), locks)
 
 
-def test_a_carried_lock_is_that_of_its_label(lock: ImageLock) -> None:
+def test_carried_lock_matches_its_label(lock: ImageLock) -> None:
     """Someone who changed both, lock and label, built another image."""
 
     class Carrying(Engine):

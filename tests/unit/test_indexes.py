@@ -125,7 +125,7 @@ OTHER = Index(url=URL, packages=("torch", "triton"), torch=("2.15.1",))
 
 
 @pytest.mark.parametrize(
-    ("held", "index", "problem"),
+    ("locked", "index", "problem"),
     [
         (wheel("torch", index=URL), None, f"torch is from {URL}, but images.yaml has the main ind"),
         (wheel("torch"), OTHER, f"torch is from the main index, but images.yaml has {URL}"),
@@ -133,10 +133,10 @@ OTHER = Index(url=URL, packages=("torch", "triton"), torch=("2.15.1",))
     ],
 )
 def test_a_wheel_from_where_it_may_not_come(
-    tmp_path: Path, held: LockedWheel, index: Index | None, problem: str
+    tmp_path: Path, locked: LockedWheel, index: Index | None, problem: str
 ) -> None:
     path = tmp_path / "w.json"
-    path.write_text(dumps(lock(held)))
+    path.write_text(dumps(lock(locked)))
     with pytest.raises(LockError) as caught:
         read_wheels(path, index)
     assert problem in str(caught.value)
@@ -148,11 +148,11 @@ def test_a_wheel_from_where_it_may_not_come(
 
 @dataclass(frozen=True)
 class Indexes:
-    """A main index and another one. `asked` are the paths that each was asked for."""
+    """A main index and another one. `paths` are the requests to each."""
 
     main: str
     other: str
-    asked: dict[str, list[str]]
+    paths: dict[str, list[str]]
 
     @property
     def network(self) -> Network:
@@ -174,19 +174,19 @@ def pages(wheels: Sequence[StandIn]) -> dict[str, bytes]:
     """The pages and files of an index, as PyTorch's writes them: "+" as %2B, and no dates."""
     files: dict[str, bytes] = {}
     lines: dict[str, list[str]] = {}
-    for made in wheels:
-        name, url = made.locked.filename, quote(made.locked.filename)
-        files[f"/simple/{made.locked.name}/{url}"] = made.data
-        link = f'<a href="{url}#sha256={made.locked.sha256}">{name}</a>'
-        lines.setdefault(made.locked.name, []).append(link)
+    for release in wheels:
+        name, url = release.locked.filename, quote(release.locked.filename)
+        files[f"/simple/{release.locked.name}/{url}"] = release.data
+        link = f'<a href="{url}#sha256={release.locked.sha256}">{name}</a>'
+        lines.setdefault(release.locked.name, []).append(link)
     files |= {f"/simple/{name}/": "<br>".join(links).encode() for name, links in lines.items()}
     return files
 
 
 @contextlib.contextmanager
 def indexes(main: Sequence[StandIn], other: Sequence[StandIn]) -> Iterator[Indexes]:
-    with web_server(pages(main)) as (one, asked), web_server(pages(other)) as (two, also):
-        yield Indexes(one, two, {"main": asked, "other": also})
+    with web_server(pages(main)) as (one, paths), web_server(pages(other)) as (two, also):
+        yield Indexes(one, two, {"main": paths, "other": also})
 
 
 @pytest.fixture
@@ -194,13 +194,13 @@ def make(tmp_path: Path) -> Callable[..., StandIn]:
     """Make a wheel that requires others."""
     count = iter(range(1000))
 
-    def made(name: str, version: str, *requires: str) -> StandIn:
+    def build(name: str, version: str, *requires: str) -> StandIn:
         folder = tmp_path / f"made-{next(count)}"
         folder.mkdir()
         more = {f"{name}/at": str(folder).encode()}
         return make_wheel(folder, name, version, more, requires=requires)
 
-    return made
+    return build
 
 
 @pytest.fixture
@@ -225,30 +225,30 @@ def both(make: Callable[..., StandIn]) -> Iterator[Indexes]:
         make("idle", "1.0"),
         make("torchvision", "0.30.0+cu130", "torch==2.15.1"),
     ]
-    with indexes(main, other) as made:
-        yield made
+    with indexes(main, other) as servers:
+        yield servers
 
 
-def test_named_packages_come_from_the_index_and_all_others_from_the_main_one(
+def test_resolve_takes_only_listed_packages_from_the_index(
     both: Indexes,
 ) -> None:
     index = both.index("torch", "triton", "torchvision", "idle")
-    held = both.resolve(index, "torch==2.15.1", "torchvision")
-    assert {w.name: (w.version, w.index) for w in held.wheels} == {
+    resolved = both.resolve(index, "torch==2.15.1", "torchvision")
+    assert {w.name: (w.version, w.index) for w in resolved.wheels} == {
         "lib": ("1.0", ""),  # although the index has a newer one
         "torch": ("2.15.1+cu130", index.url),
         "torchvision": ("0.30.0+cu130", index.url),
         "triton": ("3.7", index.url),  # which only torch requires, in another version
     }  # and no idle, which nothing requires
-    assert parse(WheelLock, dumps(held), "w") == held
-    assert not [path for path in both.asked["other"] if "/lib/" in path]
-    assert not [path for path in both.asked["main"] if "/torch" in path or "/triton/" in path]
+    assert parse(WheelLock, dumps(resolved), "w") == resolved
+    assert not [path for path in both.paths["other"] if "/lib/" in path]
+    assert not [path for path in both.paths["main"] if "/torch" in path or "/triton/" in path]
 
 
-def test_a_package_that_only_the_index_has(both: Indexes) -> None:
+def test_resolve_a_package_of_the_index_alone(both: Indexes) -> None:
     index = both.index("torch", "triton", "only")
-    held = both.resolve(index, "torch==2.15.1", "hungry")
-    assert {w.name: w.index for w in held.wheels}["only"] == index.url
+    resolved = both.resolve(index, "torch==2.15.1", "hungry")
+    assert {w.name: w.index for w in resolved.wheels}["only"] == index.url
     with pytest.raises(LockError) as caught:
         both.resolve(both.index("torch", "triton"), "torch==2.15.1", "hungry")
     text = str(caught.value)
@@ -267,10 +267,10 @@ def test_links_of_a_page_stay_links(tmp_path: Path) -> None:
     )
     with (
         web_server({"/simple/torch/": page.encode()}) as (url, _),
-        PackageIndex(Network()) as asked,
+        PackageIndex(Network()) as client,
     ):
         index = Index(url=f"{url}/simple", packages=("torch", "none"), torch=("1",))
-        write_pages(index, asked, tmp_path)
+        write_pages(index, client, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["none", "torch"]
     assert (tmp_path / "torch" / "index.html").read_text() == (
         f'<!DOCTYPE html><html><body><a href="{url}/simple/torch/torch-1-py3-none-any.whl"'
@@ -282,28 +282,28 @@ def test_links_of_a_page_stay_links(tmp_path: Path) -> None:
 # Fetching.
 
 
-def test_a_wheel_is_fetched_from_its_index(make: Callable[..., StandIn], tmp_path: Path) -> None:
+def test_fetch_from_the_index_of_a_wheel(make: Callable[..., StandIn], tmp_path: Path) -> None:
     """Both have a file of this name."""
     ours, theirs = make("torch", "1"), make("torch", "1")
     assert ours.locked.sha256 != theirs.locked.sha256
-    with indexes([ours], [theirs]) as both, PackageIndex(both.network) as asked:
+    with indexes([ours], [theirs]) as both, PackageIndex(both.network) as client:
         url = both.index("torch").url
-        locked_there = replace(theirs.locked, index=url)
-        assert asked.fetch(ours.locked, tmp_path).read_bytes() == ours.data
-        assert not both.asked["other"]
-        both.asked["main"].clear()
-        assert asked.fetch(locked_there, tmp_path).read_bytes() == theirs.data
-        assert not both.asked["main"]
+        moved = replace(theirs.locked, index=url)
+        assert client.fetch(ours.locked, tmp_path).read_bytes() == ours.data
+        assert not both.paths["other"]
+        both.paths["main"].clear()
+        assert client.fetch(moved, tmp_path).read_bytes() == theirs.data
+        assert not both.paths["main"]
         with pytest.raises(LockError, match=r"^torch 1 is not the locked file: expected"):
-            asked.fetch(replace(ours.locked, index=url), tmp_path)
+            client.fetch(replace(ours.locked, index=url), tmp_path)
 
 
-def test_no_index_learns_the_password_of_another() -> None:
-    told: dict[str, str | None] = {}
+def test_find_sends_no_password_to_another_index() -> None:
+    sent: dict[str, str | None] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            told[self.path] = self.headers["Authorization"]
+            sent[self.path] = self.headers["Authorization"]
             self.send_response(404)
             self.end_headers()
 
@@ -312,12 +312,12 @@ def test_no_index_learns_the_password_of_another() -> None:
 
     with serving(Handler) as url:
         secret = url.replace("http://", "http://me:hunter22@")
-        with PackageIndex(Network(index=f"{secret}/main")) as asked:
+        with PackageIndex(Network(index=f"{secret}/main")) as client:
             for _ in range(2):
-                assert asked.find(wheel("torch")) is None
-                assert asked.find(wheel("torch", index=f"{url}/other")) is None
-    assert told["/main/torch/"]
-    assert told["/other/torch/"] is None
+                assert client.find(wheel("torch")) is None
+                assert client.find(wheel("torch", index=f"{url}/other")) is None
+    assert sent["/main/torch/"]
+    assert sent["/other/torch/"] is None
 
 
 # Builds.

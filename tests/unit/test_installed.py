@@ -59,7 +59,7 @@ def wrong(site: Path) -> list[str]:
     return problems + installed.differences(claims)
 
 
-def test_a_changed_byte_is_found(site: Path) -> None:
+def test_wheel_problems_of_a_changed_byte(site: Path) -> None:
     (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
     assert wrong(site) == [f"{site}/tool/core.py has other content"]
 
@@ -112,7 +112,7 @@ def test_debian_files_are_as_their_packages_say(root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["usr/bin/a", "etc/one.conf", "bin/sh.distrib"])
-def test_a_changed_debian_file_is_found(root: Path, path: str) -> None:
+def test_deb_problems_of_a_changed_file(root: Path, path: str) -> None:
     size = (root / path).stat().st_size
     (root / path).write_text("x" * size)
     assert deb_problems(root, "one", "two") == [f"{root}/{path} has other content"]
@@ -131,7 +131,7 @@ def test_bytecode_of_the_source_beside_it(module: Path) -> None:
     assert installed.stale_bytecode(module.parent, {}) == []
 
 
-def test_bytecode_of_another_source_is_found(module: Path) -> None:
+def test_stale_bytecode_of_another_source(module: Path) -> None:
     module.write_text("VALUE = 2\n")
     [cached] = module.parent.rglob("*.pyc")
     problem = f"{cached} was compiled from another source"
@@ -155,16 +155,16 @@ def test_a_file_whose_record_is_known_to_be_wrong(site: Path, root: Path) -> Non
     assert problems(before, "tool/nobody-has-this.py") == []
 
 
-def test_bytecode_that_would_be_checked_at_each_start_is_found(module: Path) -> None:
+def test_stale_bytecode_that_each_start_would_check(module: Path) -> None:
     py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
     [cached] = module.parent.rglob("*.pyc")
-    [found] = installed.stale_bytecode(module.parent, {})
-    assert found == f"{cached} is not marked as unchecked bytecode of this Python"
+    [problem] = installed.stale_bytecode(module.parent, {})
+    assert problem == f"{cached} is not marked as unchecked bytecode of this Python"
 
 
 @pytest.mark.parametrize("name", ["tool-1.0.dist-info", "other-1.0.dist-info"])
 def test_files_of_an_unchanged_wheel_are_not_read(site: Path, root: Path, name: str) -> None:
     (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
     question = {"sites": [str(site)], "changed": [], **NOTHING_ELSE, "unchanged": [name]}
-    found = installed.answer(question, root)["wheels"]
-    assert found == [f"{site}/tool/core.py has other content"] * (name != "tool-1.0.dist-info")
+    problems = installed.answer(question, root)["wheels"]
+    assert problems == [f"{site}/tool/core.py has other content"] * (name != "tool-1.0.dist-info")

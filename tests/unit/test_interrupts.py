@@ -58,15 +58,15 @@ def test_raise_from_now_on_raises_in_a_verb() -> None:
 def project(root: Path, tmp_path: Path) -> Callable[..., Path]:
     """A folder with ./inv and a Python environment of one program, which a script stands for."""
 
-    def make(script: str, *, made: bool = True) -> Path:
+    def make(script: str, *, created: bool = True) -> Path:
         folder = tmp_path / "project"
         (folder / "locks").mkdir(parents=True)
         shutil.copy(root / "inv", folder)
         (folder / "locks" / "host.txt").write_text("x\n")
-        if made:
+        if created:
             (folder / ".venv" / "bin").mkdir(parents=True)
             (folder / ".venv" / "host.txt").write_text("x\n")
-        path = folder / ".venv/bin/python" if made else folder / "bin" / "python3"
+        path = folder / ".venv/bin/python" if created else folder / "bin" / "python3"
         path.parent.mkdir(exist_ok=True)
         path.write_text(script)
         path.chmod(0o755)
@@ -82,7 +82,7 @@ def inv(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_inv_starts_python_with_ctrl_c_held_back(project: Callable[..., Path]) -> None:
+def test_inv_starts_python_with_sigint_blocked(project: Callable[..., Path]) -> None:
     show = "print(*sys.argv[4:], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     folder = project(f"#!{sys.executable}\nimport signal, sys\n{show}\n")
     assert inv(folder).stdout == f"{folder} matrix True\n"
@@ -104,7 +104,7 @@ with finishing():
 """
 
 
-def test_ctrl_c_prints_no_failure_of_a_lock(root: Path) -> None:
+def test_side_by_side_prints_no_failure_after_ctrl_c(root: Path) -> None:
     command = [sys.executable, "-c", CHECKING]
     with subprocess.Popen(
         command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -127,7 +127,7 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("output", "code"),
     [
         ("ERROR: Could not find a version that satisfies x (from versions: none)", 6),
         ("ERROR: 401 Client Error: Unauthorized for url: http://me:hunter2@h/x", 6),
@@ -138,12 +138,12 @@ esac
     ],
 )
 def test_inv_ends_with_the_codes_of_the_readme(
-    project: Callable[..., Path], said: str, code: int
+    project: Callable[..., Path], output: str, code: int
 ) -> None:
-    folder = project(PIP, made=False)
-    done = inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", SAID=said)
+    folder = project(PIP, created=False)
+    done = inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", SAID=output)
     assert done.returncode == code, done.stderr
-    assert said[:20] in done.stderr
+    assert output[:20] in done.stderr
     assert "hunter2" not in done.stderr
     assert not (folder / ".venv").exists()
 
@@ -160,7 +160,7 @@ esac
 
 def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Path]) -> None:
     """Each removed the .venv that the other was filling, and both failed."""
-    folder = project(SLOW_PIP, made=False)
+    folder = project(SLOW_PIP, created=False)
     for name in ("begun", "go"):
         os.mkfifo(folder / name)
     env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
@@ -174,10 +174,10 @@ def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Pat
         (folder / "begun").read_text()
         with start() as second:
             assert second.stderr
-            said = second.stderr.readline()
+            line = second.stderr.readline()
             (folder / "go").write_text("\n")
             assert (
-                said == "setup: another ./inv is creating the Python environment: waiting for it\n"
+                line == "setup: another ./inv is creating the Python environment: waiting for it\n"
             )
             assert second.communicate() == ("ran\n", "")
         assert first.communicate() == ("ran\n", "setup: creating a Python environment in .venv\n")
@@ -189,10 +189,10 @@ def test_ending_after_finish_ends_at_once(
 ) -> None:
     """By another thread; `finish` has ended all others by then, and would not see it."""
     monkeypatch.setattr(interrupts, "_over", True)
-    told: list[str] = []
+    events: list[str] = []
     with (
         pytest.raises(interrupts.Interrupted),
-        interrupts.ending(lambda: told.append("ended")),
+        interrupts.ending(lambda: events.append("ended")),
     ):
-        told.append("went on")
-    assert told == ["ended"]
+        events.append("went on")
+    assert events == ["ended"]

@@ -34,16 +34,16 @@ def machine(root: Path, **files: str) -> Path:
     st.integers(1, 8),
     st.one_of(st.just(0), st.integers(1, 99)),
 )
-def test_it_fits_the_memory(cores: int, gigabytes: int, arches: int, wanted: int) -> None:
-    found = choose(Builder(cores=cores, memory=gigabytes * GB), arches, jobs=wanted)
-    assert 1 <= found.heavy <= found.jobs
-    assert 1 <= found.threads <= arches
-    if wanted:
-        assert found.jobs == wanted
+def test_choose_fits_the_memory(cores: int, gigabytes: int, arches: int, jobs: int) -> None:
+    chosen = choose(Builder(cores=cores, memory=gigabytes * GB), arches, jobs=jobs)
+    assert 1 <= chosen.heavy <= chosen.jobs
+    assert 1 <= chosen.threads <= arches
+    if jobs:
+        assert chosen.jobs == jobs
         return
-    assert found.jobs <= cores
-    peak = found.heavy * found.threads * HEAVY + (found.jobs - found.heavy) * ORDINARY
-    assert found.jobs == 1 or peak <= (gigabytes - 1) * GB  # what is no compiler needs some, too
+    assert chosen.jobs <= cores
+    peak = chosen.heavy * chosen.threads * HEAVY + (chosen.jobs - chosen.heavy) * ORDINARY
+    assert chosen.jobs == 1 or peak <= (gigabytes - 1) * GB  # what is no compiler needs some, too
 
 
 @pytest.mark.parametrize(

@@ -25,24 +25,24 @@ def image(config: Config, root: Path) -> ImagePlan:
 
 
 def test_write_and_read(config: Config, image: ImagePlan) -> None:
-    found = write_built(base_digest=BASE, compat_note='{"driver":[580]}')
-    said = read({**write(config, image), **found})
-    assert said.id == image.spec.id
-    assert said.version == version(config, image)
-    assert said.torch == f"{T130}"
-    assert said.lock == f"sha256:{image.lock.digest}"
-    assert said.inputs == f"sha256:{image.identity}"
-    assert said.compat == image.lock.compat_version != ""
-    assert not said.unlocked
+    built = write_built(base_digest=BASE, compat_note='{"driver":[580]}')
+    parsed = read({**write(config, image), **built})
+    assert parsed.id == image.spec.id
+    assert parsed.version == version(config, image)
+    assert parsed.torch == f"{T130}"
+    assert parsed.lock == f"sha256:{image.lock.digest}"
+    assert parsed.inputs == f"sha256:{image.identity}"
+    assert parsed.compat == image.lock.compat_version != ""
+    assert not parsed.unlocked
 
 
 def test_read_labels_of_an_image_without_compat_or_full_lock(
     config: Config, root: Path, image: ImagePlan
 ) -> None:
     bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
-    found = write_built(base_digest=BASE, compat_note="")
-    said = read({**write(config, bare), **found})
-    assert said.compat == ""
+    built = write_built(base_digest=BASE, compat_note="")
+    parsed = read({**write(config, bare), **built})
+    assert parsed.compat == ""
     compiled = lock_image(config, choose(config, arch="12.0", source="fork"), root / "locks")
     assert compiled.lock.sources
     lock = replace(compiled.lock, sources=replace(compiled.lock.sources, unlocked=True))
@@ -50,9 +50,9 @@ def test_read_labels_of_an_image_without_compat_or_full_lock(
     assert read(write(config, loose)).unlocked
 
 
-def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:
-    found = write_built(base_digest=BASE, compat_note="")
-    written = {**write(config, image), **found}
+def test_write_labels_are_printable(config: Config, image: ImagePlan) -> None:
+    built = write_built(base_digest=BASE, compat_note="")
+    written = {**write(config, image), **built}
     assert {ID, LOCK} <= written.keys()
     assert all(text and text.isprintable() for text in written.values())
     names = ("org.opencontainers.image.", "io.github.torch-images.")
@@ -61,7 +61,7 @@ def test_every_label_is_text_that_a_client_can_show(config: Config, image: Image
 
 @given(st.dictionaries(st.sampled_from([ID, LOCK, "io.github.torch-images.compat"]), st.text()))
 def test_read_arbitrary_labels(labels: dict[str, str]) -> None:
-    said = read(labels)
-    assert said.id == labels.get(ID, "")
-    assert said.lock == labels.get(LOCK, "")
-    assert not said.unlocked
+    parsed = read(labels)
+    assert parsed.id == labels.get(ID, "")
+    assert parsed.lock == labels.get(LOCK, "")
+    assert not parsed.unlocked

@@ -77,8 +77,8 @@ class Tree:
         path = self.top / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def state(self, named: str) -> str:
-        path = self.top / "state" / named
+    def state(self, file: str) -> str:
+        path = self.top / "state" / file
         return path.read_text() if path.exists() else ""
 
     def ledger(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ def tree(tmp_path: Path, root: Path) -> Tree:
     return Tree(tmp_path, root / "scripts" / "image" / "source" / "compile")
 
 
-def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
+def test_launcher_compiles_and_records_a_unit(tree: Tree) -> None:
     tree.source("aten/x.cpp", "//run sleep 0.05\n")
     assert tree.compile("aten/x.cpp") == 0
     seed = f"{tree.top}/tree/build/../aten/x.cpp".removeprefix(f"{tree.top}/tree/")
@@ -106,15 +106,15 @@ def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
     )
     unit = hashlib.sha256(b"build/x.o").hexdigest()[:16]
     assert unit == name("build/x.o")
-    [(found, text)] = tree.ledger().items()
+    [(compiled, text)] = tree.ledger().items()
     milliseconds, source = text.split()
-    assert (found, source) == (unit, seed)
+    assert (compiled, source) == (unit, seed)
     assert 50 <= int(milliseconds) < 60_000
     assert tree.state("finished") == f"{unit} {milliseconds} compiler {seed}\n"
     assert {p.name for p in (tree.top / "state").iterdir()} == {"finished"}
 
 
-def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) -> None:
+def test_launcher_keeps_the_compile_time_of_cached_units(tree: Tree) -> None:
     tree.source("x.cpp")
     unit = tree.top / "units" / name("build/x.o")
     unit.write_text("123456 x.cpp\n")
@@ -133,7 +133,7 @@ def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) ->
     assert int(unit.read_text().split()[0]) < 123456
 
 
-def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
+def test_launcher_records_no_failed_unit(tree: Tree) -> None:
     tree.source("x.cpp", "#error\n")
     (tree.top / "units" / name("build/x.o")).write_text("9 x.cpp\n")
     assert tree.compile("x.cpp") == 3
@@ -159,12 +159,12 @@ GCC = "g++: fatal error: Killed signal terminated program cc1plus"
 NVCC = "nvcc error   : 'ptxas' died due to signal 9 (Kill signal)"
 
 
-@pytest.mark.parametrize("said", [GCC, NVCC])
-def test_a_compiler_that_was_killed_runs_once_more(
-    tree: Tree, said: str, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("message", [GCC, NVCC])
+def test_launcher_runs_a_killed_compiler_again(
+    tree: Tree, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What the first one said is not shown: it would look like a lack of memory later on."""
-    once = f'[ -e "$STATE/once" ] || {{ touch "$STATE/once"; echo "{said}" >&2; exit 4; }}'
+    once = f'[ -e "$STATE/once" ] || {{ touch "$STATE/once"; echo "{message}" >&2; exit 4; }}'
     tree.source("x.cpp", f"//run {once}; echo a warning >&2\n")
     assert tree.compile("x.cpp") == 0
     assert len(tree.calls()) == 2
@@ -172,11 +172,11 @@ def test_a_compiler_that_was_killed_runs_once_more(
     assert tree.ledger().keys() == {name("build/x.o")}
     shown = capfd.readouterr().err
     assert "tried again, because the compiler was killed: build/../x.cpp\na warning\n" in shown
-    assert said not in shown
+    assert message not in shown
     assert not list((tree.top / "state").glob("said-*"))
 
 
-def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
+def test_launcher_refuses_units_after_the_deadline(tree: Tree) -> None:
     tree.source("x.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 60)}
     assert tree.compile("x.cpp") == 0
@@ -188,7 +188,7 @@ def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("folder", ["CMakeScratch/TryCompile-abc", "CMakeTmp"])
-def test_what_cmake_tries_always_runs(tree: Tree, folder: str) -> None:
+def test_launcher_always_runs_probes_of_cmake(tree: Tree, folder: str) -> None:
     """A refusal would switch a feature off, and change the keys of all that follows."""
     tree.source("x.cpp")
     tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
@@ -200,7 +200,7 @@ def test_what_cmake_tries_always_runs(tree: Tree, folder: str) -> None:
     assert not (tree.top / "state" / "refused").exists()
 
 
-def test_the_shares_have_each_unit_once(tree: Tree) -> None:
+def test_share_has_each_unit_once(tree: Tree) -> None:
     names = [f"u{number}" for number in range(12)]
     compiled: dict[str, set[str]] = {}
     for share in ("1/3", "2/3", "3/3"):

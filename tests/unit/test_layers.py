@@ -56,12 +56,12 @@ def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, 
     """The members of the layer of wheels, by name."""
     blob = io.BytesIO()
     plan = LayerPlan(title="x", wheels=(), python="3.11", **options)  # type: ignore[arg-type]
-    made, paths = write_layer(plan, wheels, blob)
+    descriptor, paths = write_layer(plan, wheels, blob)
     data = blob.getvalue()
-    assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
-    assert made.size == len(data)
+    assert descriptor.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert descriptor.size == len(data)
     plain = tar_of(data)
-    assert made.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
+    assert descriptor.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
         assert [*paths] == [m.name for m in archive if not m.isdir()]
         return {
@@ -75,7 +75,7 @@ def record(members: Mapping[str, tuple[tarfile.TarInfo, bytes]]) -> dict[str, tu
     return {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(text))}
 
 
-def test_a_wheel_is_installed_as_an_installer_would(wheel: Path) -> None:
+def test_layer_equals_an_installed_wheel(wheel: Path) -> None:
     members = layer(wheel)
     assert members[f"{SITE}/tool.py"][1] == b"ANSWER = 42\n"
     assert members[f"{SITE}/other.py"][1] == b"OTHER = 1\n"
@@ -94,7 +94,7 @@ def test_a_wheel_is_installed_as_an_installer_would(wheel: Path) -> None:
         assert not parent or names.index(parent) < names.index(name)
 
 
-def test_the_record_names_every_file_with_its_hash(wheel: Path) -> None:
+def test_layer_record_names_every_file(wheel: Path) -> None:
     members = layer(wheel)
     listed = record(members)
     own = f"{SITE}/tool-1.0.dist-info/RECORD"
@@ -103,8 +103,8 @@ def test_the_record_names_every_file_with_its_hash(wheel: Path) -> None:
     for path, (digest, size) in listed.items():
         data = members[os.path.normpath(f"{SITE}/{path}")][1]
         if os.path.normpath(f"{SITE}/{path}") != own:
-            found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
-            assert (digest, size) == (f"sha256={found.decode()}", str(len(data)))
+            encoded = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+            assert (digest, size) == (f"sha256={encoded.decode()}", str(len(data)))
 
 
 def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
 
 def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: Path) -> None:
     """What is left out has no row, what is pruned has its new digest, all else the wheel's own."""
-    held = [[(90, False, False, 8192), (120, False, False, 8192)]]
-    listed = library(held).replace(b"r" * 15, b"\0sm_90 sm_120\0r", 1)
+    containers = [[(90, False, False, 8192), (120, False, False, 8192)]]
+    listed = library(containers).replace(b"r" * 15, b"\0sm_90 sm_120\0r", 1)
     files = {f"tool/lib/{name}.so": listed for name in ("code", "symbols", "list", "both", "plain")}
     files |= {"tool/tests/test_it.py": b"assert True\n", "tool/tests.py": b""}
-    made = tmp_path / make_wheel(tmp_path, "tool", "1.0", files).locked.filename
-    with zipfile.ZipFile(made) as archive:
+    wheel_path = tmp_path / make_wheel(tmp_path, "tool", "1.0", files).locked.filename
+    with zipfile.ZipFile(wheel_path) as archive:
         text = archive.read("tool-1.0.dist-info/RECORD").decode()
     before = {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(text))}
     removals = [
@@ -142,7 +142,7 @@ def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: P
         Removal(wheels=("tool",), reason="r", lists=("tool/lib/list.so",)),
         Removal(wheels=("tool",), reason="r", code=("*/both.so",), lists=("*/both.so",)),
     ]
-    members = layer(made, removals=removals, arches=(120,))
+    members = layer(wheel_path, removals=removals, arches=(120,))
     after = record(members)
     assert before.keys() - after.keys() == {"tool/tests/test_it.py"}
     assert after.keys() <= before.keys()
@@ -176,7 +176,7 @@ def plans(wheels: tuple[StandIn, ...]) -> tuple[LayerPlan, ...]:
     return tuple(LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels)
 
 
-def made(
+def ready_layers(
     wheels: tuple[StandIn, ...], cache: Path, network: Network, **options: Any
 ) -> dict[LayerPlan, ReadyLayer]:
     """A layer for each wheel, once all are ready."""
@@ -186,14 +186,14 @@ def made(
 
 def test_layers_come_from_the_index_once(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    with web_server(index(wheels)) as (url, asked):
+    with web_server(index(wheels)) as (url, paths):
         network = Network(index=f"{url}/simple")
-        first = made(wheels, tmp_path / "c", network, show=lambda *n: seen.append(n))
-        count = len(asked)
-        again = made(wheels, tmp_path / "c", network)
-        assert len(asked) == count == 4
-        fresh = made(wheels, tmp_path / "c", network, fresh=True)
-        assert len(asked) == 2 * count
+        first = ready_layers(wheels, tmp_path / "c", network, show=lambda *n: seen.append(n))
+        count = len(paths)
+        again = ready_layers(wheels, tmp_path / "c", network)
+        assert len(paths) == count == 4
+        fresh = ready_layers(wheels, tmp_path / "c", network, fresh=True)
+        assert len(paths) == 2 * count
     total = sum(w.locked.size for w in wheels)
     assert seen[-1][1:] == (total, total)
     assert {title for title, _, _ in seen} == {"", "one", "two"}
@@ -210,21 +210,21 @@ def test_a_small_layer_holds_the_same(wheels: tuple[StandIn, ...], tmp_path: Pat
     empty = LayerPlan(title="empty", wheels=(), python="3.11", small=True)
     with web_server(index(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")
-        usual = made(wheels, tmp_path / "c", network)
+        usual = ready_layers(wheels, tmp_path / "c", network)
         with making([[*small, empty]], tmp_path / "c", network) as layers:
-            found = {plan: layer.result() for plan, layer in layers.items()}
-        assert made(wheels, tmp_path / "c", network) == usual
+            results = {plan: layer.result() for plan, layer in layers.items()}
+        assert ready_layers(wheels, tmp_path / "c", network) == usual
     for plan, ready in usual.items():
-        twin = found[dataclasses.replace(plan, small=True)]
+        twin = results[dataclasses.replace(plan, small=True)]
         assert twin.layer.diff_id == ready.layer.diff_id
         assert twin.layer.digest != ready.layer.digest
         tars = [tar_of(each.path.read_bytes()) for each in (ready, twin)]
         assert tars[0] == tars[1]
-    with tarfile.open(fileobj=io.BytesIO(tar_of(found[empty].path.read_bytes()))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(tar_of(results[empty].path.read_bytes()))) as tar:
         assert tar.getmembers() == []
 
 
-def test_one_that_fails_ends_the_others(
+def test_making_ends_the_others_after_a_failure(
     wheels: tuple[StandIn, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest small layer takes minutes: it is left in the middle."""
@@ -275,7 +275,7 @@ def _no_file(files: dict[str, bytes]) -> None:
         (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
     ],
 )
-def test_what_is_not_the_locked_wheel_leaves_nothing(
+def test_making_leaves_nothing_of_another_wheel(
     wheels: tuple[StandIn, ...],
     tmp_path: Path,
     change: Callable[[dict[str, bytes]], None],
@@ -284,7 +284,7 @@ def test_what_is_not_the_locked_wheel_leaves_nothing(
     files = index(wheels)
     change(files)
     with web_server(files) as (url, _), pytest.raises(LockError, match=problem):
-        made(wheels, tmp_path / "c", Network(index=f"{url}/simple"))
+        ready_layers(wheels, tmp_path / "c", Network(index=f"{url}/simple"))
     left = {p.name for p in (tmp_path / "c" / "layers").iterdir()}
     assert left <= {plans(wheels)[0].key, f".{plans(wheels)[0].key}.used"}
 
@@ -292,8 +292,8 @@ def test_what_is_not_the_locked_wheel_leaves_nothing(
 def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> None:
     one, two = (w.locked for w in wheels)
     large = dataclasses.replace(one, size=20_000_000)
-    found = plan_layers("Tools", (two, large), "3.11")
-    assert [(p.title, p.wheels) for p in found] == [
+    planned = plan_layers("Tools", (two, large), "3.11")
+    assert [(p.title, p.wheels) for p in planned] == [
         ("one 1.0", (large,)),
         ("Tools, the small ones", (two,)),
     ]
@@ -301,16 +301,16 @@ def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> No
 
 
 def test_a_layer_depends_on_what_concerns_it_only(wheels: tuple[StandIn, ...]) -> None:
-    held = [dataclasses.replace(w.locked, size=20_000_000) for w in wheels]
-    plain = plan_layers("t", held, "3.11")
+    locked = [dataclasses.replace(w.locked, size=20_000_000) for w in wheels]
+    plain = plan_layers("t", locked, "3.11")
     for cut in (
         Removal(wheels=("one",), reason="r", code=("*.so",)),
         Removal(wheels=("one",), reason="r", lists=("*.so",)),
     ):
-        nine, twelve = (plan_layers("t", held, "3.11", [cut], [arch]) for arch in (90, 120))
+        nine, twelve = (plan_layers("t", locked, "3.11", [cut], [arch]) for arch in (90, 120))
         assert nine[1] == twelve[1] == plain[1]
         assert len({p[0].key for p in (nine, twelve, plain)}) == 3
     files = plan_layers(
-        "t", held, "3.11", [Removal(wheels=("one",), reason="r", files=("x",))], [90]
+        "t", locked, "3.11", [Removal(wheels=("one",), reason="r", files=("x",))], [90]
     )
     assert files[0].arches == ()

@@ -109,7 +109,7 @@ def test_add_replaces_the_line_of_the_same_image_and_gpus(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("commits", "found"),
+    ("commits", "expected"),
     [
         (("", "a" * 40), "a" * 40),
         ((f"{'a' * 40}-dirty", "b" * 40), "b" * 40),
@@ -117,12 +117,12 @@ def test_add_replaces_the_line_of_the_same_image_and_gpus(tmp_path: Path) -> Non
         (("", ""), ""),
     ],
 )
-def test_commit_of_inputs(tmp_path: Path, commits: tuple[str, str], found: str) -> None:
+def test_commit_of_inputs(tmp_path: Path, commits: tuple[str, str], expected: str) -> None:
     """The first line is of another image, and has another commit."""
     other = replace(LINE, image=OLDER, inputs="b" * 64, commit="c" * 40)
     lines = [replace(one, commit=c) for one, c in zip((LINE, ON_H100), commits, strict=True)]
     ledger.write(tmp_path, [other, *lines])
-    assert ledger.commit_of(tmp_path, f"sha256:{LINE.inputs}") == found
+    assert ledger.commit_of(tmp_path, f"sha256:{LINE.inputs}") == expected
 
 
 def test_passed_without_gpus(config: Config, root: Path) -> None:
@@ -215,8 +215,8 @@ def test_verify_records_what_passed(
     lines = ledger.read(tmp_path)
     recorded = [("1 x NVIDIA T4", "f" * 40)] if outcome == "passed" else []
     assert [(line.gpus, line.commit) for line in lines] == recorded
-    said = "recorded in docs/ledger.csv: 1 x NVIDIA T4, driver 570.1"
-    assert (said in capsys.readouterr().err) == (outcome == "passed")
+    message = "recorded in docs/ledger.csv: 1 x NVIDIA T4, driver 570.1"
+    assert (message in capsys.readouterr().err) == (outcome == "passed")
 
 
 def test_reading_the_ledger_imports_nothing_that_builds(root: Path) -> None:

@@ -37,14 +37,14 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def test_what_nobody_changed(site: Path, tmp_path: Path) -> None:
+def test_replaced_ignores_other_libraries(site: Path, tmp_path: Path) -> None:
     install(site, "mine", "1", **{"mine/libmine.so": "x"})
     site.joinpath("mine/libmine.so").write_text("changed")  # torch does not need it
     assert replaced(tmp_path) == []
 
 
 @pytest.mark.parametrize("text", ["of twelve", "twelve12"], ids=["size", "content"])
-def test_a_rival_is_named(site: Path, tmp_path: Path, text: str) -> None:
+def test_replaced_names_a_rival(site: Path, tmp_path: Path, text: str) -> None:
     install(site, "nvidia-nccl-cu12", "2.26.2", **{LIBRARY: text})
     [line] = replaced(tmp_path)
     assert line == (

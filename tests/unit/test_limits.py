@@ -31,9 +31,9 @@ def image(config: Config, **axes: str) -> ImageSpec:
 
 def test_magma_has_no_code_for_turing_in_wheels_of_cuda_13(config: Config) -> None:
     for axes in ({}, {"arch": "7.5"}, {"arch": "7.5,9.0"}):
-        found = limits(image(config, **axes))
-        assert list(found) == ["7.5"]
-        [line] = found["7.5"]
+        missing = limits(image(config, **axes))
+        assert list(missing) == ["7.5"]
+        [line] = missing["7.5"]
         assert line.startswith(START)
         assert "TORCH_LINALG_PREFER_CUSOLVER=1" in line
     assert limits(image(config, arch="8.6")) == {}  # none of its own GPUs is concerned
@@ -44,38 +44,38 @@ def test_magma_has_no_code_for_turing_in_wheels_of_cuda_13(config: Config) -> No
 
 
 @pytest.mark.parametrize("arch", ["7.5", "8.0"])
-def test_the_image_is_told_and_the_checks_know_it(config: Config, root: Path, arch: str) -> None:
+def test_limits_are_in_image_json_and_claim(config: Config, root: Path, arch: str) -> None:
     spec = image(config, arch=arch)
     plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
-    [told] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
-    assert told.get("limits", {}) == limits(spec)
-    assert ("limits" in told) is (arch == "7.5")
+    [about] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
+    assert about.get("limits", {}) == limits(spec)
+    assert ("limits" in about) is (arch == "7.5")
     assert claim(config, plan)["lacks"] == {
         arch: ["libtorch_cuda_linalg.so"] if arch == "7.5" else []
     }
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "lines"),
     [((T4, H100, T4), ["one", "two"]), ((Device("GPU", 2),), [])],
     ids=["two of a kind", "capability not known"],
 )
-def test_doctor_says_what_fails_on_a_gpu_that_is_there(
+def test_doctor_reports_limits_of_its_gpus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     devices: tuple[Device, ...] | None,
-    said: list[str],
+    lines: list[str],
 ) -> None:
     """The image works, so the exit code is 0. The start itself says nothing of it."""
-    told = {"cuda": "13.0", "driver": "580", "floor": "580", "limits": {"7.5": ["one", "two"]}}
-    (tmp_path / "image.json").write_text(json.dumps(told))
+    about = {"cuda": "13.0", "driver": "580", "floor": "580", "limits": {"7.5": ["one", "two"]}}
+    (tmp_path / "image.json").write_text(json.dumps(about))
     own = cuda_runtime.read_image(tmp_path, tmp_path / "image.json")
     assert own.release == Release("13.0", "580", "580")
     host = Host("580.95.05", "/l/libcuda.so.1", nodes=True, devices=devices)
-    made = cuda_runtime.Decision(own, host, "auto", Choice("host", works=True, reason="why"), None)
-    assert "one" not in made.line
-    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
+    start = cuda_runtime.Decision(own, host, "auto", Choice("host", works=True, reason="why"), None)
+    assert "one" not in start.line
+    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: start)
     monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(0, "cuInit", "", "/l"))
     monkeypatch.setattr(facts, "gather", lambda *_: Host(devices=None))
     for words in ([], ["--json"]):
@@ -83,6 +83,6 @@ def test_doctor_says_what_fails_on_a_gpu_that_is_there(
         with pytest.raises(SystemExit) as ended:
             DOCTOR.main()
         assert ended.value.code == 0
-    text, _, found = capsys.readouterr().out.partition("{")
-    assert [line for line in text.splitlines() if line in ("one", "two")] == said
-    assert json.loads("{" + found)["limits"] == said
+    text, _, report = capsys.readouterr().out.partition("{")
+    assert [line for line in text.splitlines() if line in ("one", "two")] == lines
+    assert json.loads("{" + report)["limits"] == lines

@@ -24,11 +24,11 @@ ELF, PTX = (line.encode() for line in BOTH.splitlines(keepends=True))
 
 
 class Image:
-    """A container with files; its cuobjdump says `said`: exit code, list and errors."""
+    """A container with files; its cuobjdump says `result`: exit code, list and errors."""
 
-    def __init__(self, **said: Any) -> None:
+    def __init__(self, **fields: Any) -> None:
         self.files = {FIRST: b"first", SECOND: b"second", PROGRAM: b"cuobjdump"}
-        self.said: tuple[int, str, str] = (0, BOTH, "")
+        self.result: tuple[int, str, str] = (0, BOTH, "")
         self.listed: list[str] = []
 
     def exec(self, *command: str) -> ExecResult:
@@ -44,9 +44,9 @@ class Image:
         assert command[4:-1] == (PROGRAM, "--list-elf", "--list-ptx")
         self.listed.append(command[-1])
         code, self.files[listings._SCRATCH], errors = (
-            self.said[0],
-            self.said[1].encode(),
-            self.said[2],
+            self.result[0],
+            self.result[1].encode(),
+            self.result[2],
         )
         return ExecResult(code, errors)
 
@@ -55,15 +55,15 @@ class Image:
 
 
 class Here(Runner):
-    """A stand-in for this machine's cuobjdump; `said` is exit code, stdout and stderr."""
+    """A stand-in for this machine's cuobjdump; `result` is exit code, stdout and stderr."""
 
-    def __init__(self, said: tuple[int, str, str] = (0, BOTH, "")) -> None:
-        self.said = said
+    def __init__(self, result: tuple[int, str, str] = (0, BOTH, "")) -> None:
+        self.result = result
         self.read: list[bytes] = []
 
     def run(self, command: Any, **_: Any) -> Completed:
         self.read.append(Path(command[-1]).read_bytes())
-        return Completed(*self.said)
+        return Completed(*self.result)
 
 
 Listing = Callable[..., dict[str, bytes]]
@@ -92,8 +92,8 @@ def kept(tmp_path: Path) -> list[Path]:
 def test_the_same_bytes_are_listed_once(listing: Listing, tmp_path: Path) -> None:
     """Also in another image that has them."""
     first, second = Image(), Image()
-    found = listing(first)
-    assert listing(second) == found
+    listed = listing(first)
+    assert listing(second) == listed
     assert (first.listed, second.listed) == ([FIRST, SECOND], [])
     assert len(kept(tmp_path)) == 2
 
@@ -103,11 +103,11 @@ def test_a_replaced_library_is_listed_anew(listing: Listing) -> None:
     listing(Image())
     image = Image()
     image.files[FIRST] = b"FIRST"
-    image.said = (0, "ELF file    1: a.1.sm_75.cubin\n", "")
-    found = listing(image)
+    image.result = (0, "ELF file    1: a.1.sm_75.cubin\n", "")
+    listed = listing(image)
     assert image.listed == [FIRST]
-    assert b"sm_75" in found[f"{LIBRARIES[0]}.elf"]
-    assert found[f"{LIBRARIES[1]}.elf"] == ELF
+    assert b"sm_75" in listed[f"{LIBRARIES[0]}.elf"]
+    assert listed[f"{LIBRARIES[1]}.elf"] == ELF
 
 
 def test_a_library_that_the_image_lacks_is_left_out(listing: Listing) -> None:
@@ -122,9 +122,9 @@ def test_for_an_emulator_this_machine_lists_a_copy(listing: Listing) -> None:
     """Its program counts as another one than the image's."""
     image, here = Image(), Here()
     listing(image)
-    found = listing(image, here, emulated=True)
+    listed = listing(image, here, emulated=True)
     assert here.read == [b"first", b"second"]
     assert image.listed == [FIRST, SECOND]
-    assert found[f"{LIBRARIES[0]}.elf"] == ELF
-    assert listing(image, here, emulated=True) == found
+    assert listed[f"{LIBRARIES[0]}.elf"] == ELF
+    assert listing(image, here, emulated=True) == listed
     assert len(here.read) == 2

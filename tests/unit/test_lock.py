@@ -51,10 +51,10 @@ def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:
     assert pod.extra_wheels is not None
     plain, more = pod.wheels.versions(), pod.extra_wheels.versions()
     assert plain.keys() & more.keys() == {"cuda-bindings"}
-    found = {wheel.name: wheel.version for wheel in pod.all_wheels}
-    assert found["cuda-bindings"] == more["cuda-bindings"] != plain["cuda-bindings"]
-    assert len(found) == len(pod.all_wheels)
-    assert "nvidia-cutlass" not in found
+    versions = {wheel.name: wheel.version for wheel in pod.all_wheels}
+    assert versions["cuda-bindings"] == more["cuda-bindings"] != plain["cuda-bindings"]
+    assert len(versions) == len(pod.all_wheels)
+    assert "nvidia-cutlass" not in versions
     assert [w.name for lock in pod.unpacked for w in lock.wheels] == ["nvidia-cutlass"]
 
 

@@ -87,21 +87,21 @@ def locked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     for path in (root / "locks").iterdir():
         if path.name.startswith(("base-trixie.", "base-trixie-arm64.", "tools-")):
             shutil.copy(path, folder / "locks")
-    made = Project(root, folder, [whole_torch(folder, "2.15.0")])
-    made.add("cuda-toolkit", "13.0.1")
-    made.add("triton", "3.9.0")
-    done = made.lock()
+    created = Project(root, folder, [whole_torch(folder, "2.15.0")])
+    created.add("cuda-toolkit", "13.0.1")
+    created.add("triton", "3.9.0")
+    done = created.lock()
     assert done.returncode == 0, done.stderr
-    return made
+    return created
 
 
 @pytest.fixture
 def project(locked: Project, tmp_path: Path) -> Project:
     """A copy of the project, for which the index has a newer Triton by now."""
     shutil.copytree(locked.folder, tmp_path, dirs_exist_ok=True)
-    made = Project(locked.root, tmp_path, [*locked.wheels])
-    made.add("triton", "3.9.1")
-    return made
+    created = Project(locked.root, tmp_path, [*locked.wheels])
+    created.add("triton", "3.9.1")
+    return created
 
 
 def test_lock_keeps_existing_locks(project: Project) -> None:

@@ -107,8 +107,8 @@ def test_choose_refuses_axes_with_advice(
 
 
 def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
-    found = choose_glob(config, "cu1??-sm120-*")
-    assert [s.cuda.version for s in found] == ["12.8", "13.0"]
+    chosen = choose_glob(config, "cu1??-sm120-*")
+    assert [s.cuda.version for s in chosen] == ["12.8", "13.0"]
     both = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime"
     assert ",".join(s.id for s in choose_glob(config, both)) == both
     with pytest.raises(UsageError, match="no image matches 'cu99"):
@@ -215,12 +215,12 @@ def test_matrix_defaults_of_a_row(config: Config) -> None:
 
 
 def test_choose_images_takes_a_glob_or_axes(config: Config) -> None:
-    named = {"cuda": "13.0", "arch": "9.0", "base": ""}
-    assert choose_images(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
+    words = {"cuda": "13.0", "arch": "9.0", "base": ""}
+    assert choose_images(config, "", words) == (choose(config, cuda="13.0", arch="9.0"),)
     pattern = "cu1??-sm90-*"
     assert choose_images(config, pattern, {"arch": ""}) == choose_glob(config, pattern)
     with pytest.raises(UsageError) as refused:
-        choose_images(config, pattern, named)
+        choose_images(config, pattern, words)
     assert str(refused.value) == (
         "--select and single axes exclude each other; give one or the other"
     )

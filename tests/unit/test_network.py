@@ -14,7 +14,7 @@ def test_detect_a_missing_ca_bundle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "there"),
+    ("network", "local"),
     [
         (Network(index="http://localhost:8000/simple"), True),
         (Network(proxies=(("HTTPS_PROXY", "http://127.0.0.1:3128"),)), True),
@@ -22,8 +22,8 @@ def test_detect_a_missing_ca_bundle() -> None:
         (Network(index="https://index.example/simple"), False),
     ],
 )
-def test_on_loopback_of_index_and_proxies(network: Network, there: bool) -> None:
-    assert network.on_loopback is there
+def test_on_loopback_of_index_and_proxies(network: Network, local: bool) -> None:
+    assert network.on_loopback is local
 
 
 def test_detect_ignores_empty_variables(tmp_path: Path) -> None:
@@ -36,13 +36,13 @@ def test_detect_ignores_empty_variables(tmp_path: Path) -> None:
         "",
     )
     assert detect(empty) == detect({})
-    found = detect(
+    detected = detect(
         {**empty, "PIP_CERT": str(bundle), "PIP_INDEX_URL": "http://i", "https_proxy": "http://p"}
     )
-    assert found.ca_bundle == bundle
-    assert found.index == "http://i"
-    assert found.proxies == (("HTTPS_PROXY", "http://p"),)
-    assert found.compat_mirror is found.source_mirror is None
+    assert detected.ca_bundle == bundle
+    assert detected.index == "http://i"
+    assert detected.proxies == (("HTTPS_PROXY", "http://p"),)
+    assert detected.compat_mirror is detected.source_mirror is None
 
 
 URLS = (

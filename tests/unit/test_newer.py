@@ -42,7 +42,7 @@ LISTING += (
 
 def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes]:
     """The pages of an index by project: versions, or versions with more keys (PEP 691)."""
-    found = {}
+    responses = {}
     for name, versions in projects.items():
         files = []
         for entry in versions:
@@ -51,8 +51,8 @@ def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes
             files.append({"filename": filename, "url": filename, "hashes": {}, **more})
         project = name.replace("_", "-")
         page = {"meta": {"api-version": "1.0"}, "name": project, "files": files}
-        found[f"/simple/{project}/"] = json.dumps(page).encode()
-    return found
+        responses[f"/simple/{project}/"] = json.dumps(page).encode()
+    return responses
 
 
 def test_newer_torch_is_final_and_not_yanked(config: Config) -> None:
@@ -64,23 +64,23 @@ def test_newer_torch_is_final_and_not_yanked(config: Config) -> None:
         ("2.99.2", {"filename": "torch-2.99.2.tar.gz"}),
         *("2.100.0rc1", "2.100.0.dev20261120", "2.100.0+cu130"),
     ]
-    there = pages(torch=[*listed, *came, *never])
-    with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
-        found = newer_torch(config, index)
-    assert found == ("2.14.2", "2.14.10", "2.15.1", "2.99.0", "2.101.0")
+    files = pages(torch=[*listed, *came, *never])
+    with web_server(files) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
+        versions = newer_torch(config, index)
+    assert versions == ("2.14.2", "2.14.10", "2.15.1", "2.99.0", "2.101.0")
 
 
 def test_excluded_packages_have_an_upper_bound(config: Config) -> None:
     """An exact version and an upper bound; a lower bound holds nothing back."""
-    there = pages(
+    files = pages(
         nvidia_cutlass=["4.2.0.0", "4.5.0.0"],
         cmake=["3.31.1", "4.9.0"],
         nanobind=["99"],
     )
-    with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
-        found = {finding.name: finding for finding in excluded_packages(config, index)}
-    assert found.keys() == {"nvidia-cutlass", "cmake"}
-    assert found["cmake"] == Finding(
+    with web_server(files) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
+        findings = {finding.name: finding for finding in excluded_packages(config, index)}
+    assert findings.keys() == {"nvidia-cutlass", "cmake"}
+    assert findings["cmake"] == Finding(
         "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
     )
 
@@ -89,17 +89,17 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     """A silent archive keeps nobody from hearing of newer releases of torch."""
     silent = f"http://127.0.0.1:{closed_port()}"
     with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
-        found, unknown = (
+        known, unknown = (
             list(
                 newer(replace(config, archives=archives), Network(index=f"{url}/simple"), Runner())
             )
             for archives in (f"{url}/redist", silent)
         )
     detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
-    assert found[0] == unknown[0]
-    assert (found[0].name, found[0].state, found[0].detail) == ("torch", NEWER, detail)
+    assert known[0] == unknown[0]
+    assert (known[0].name, known[0].state, known[0].detail) == ("torch", NEWER, detail)
     detail = "-> 12.8.10; set `release`, and lock toolkit-cu128"
-    assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
+    assert known[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
 
@@ -125,11 +125,11 @@ def test_an_extra_behind_its_newest_release(
     ]
     with web_server(index(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")
-        with PackageIndex(network) as asked:
-            [found] = extras_behind(config, asked, network, Runner())
-    assert (found.lock, found.name, found.version) == ("images.yaml", "vllm", "0.33.0")
-    assert found.state == NEWER
-    assert found.detail.startswith(detail)
+        with PackageIndex(network) as client:
+            [finding] = extras_behind(config, client, network, Runner())
+    assert (finding.lock, finding.name, finding.version) == ("images.yaml", "vllm", "0.33.0")
+    assert finding.state == NEWER
+    assert finding.detail.startswith(detail)
 
 
 def test_kept_releases_by_the_end_of_life_rule(config: Config) -> None:
@@ -210,7 +210,7 @@ def upgrade(
     root: Path, config: Path, wheels: list[StandIn], *words: str
 ) -> subprocess.CompletedProcess[str]:
     """`lock --upgrade torch` with an index of these wheels. It is asked for no Python to run."""
-    with web_server(index(wheels)) as (url, asked):
+    with web_server(index(wheels)) as (url, paths):
         env = {
             **os.environ,
             "NO_COLOR": "1",
@@ -224,7 +224,7 @@ def upgrade(
         done = subprocess.run(
             command, cwd=root, env=env, capture_output=True, text=True, check=False
         )
-    assert not [path for path in asked if path.startswith("/pythons")]
+    assert not [path for path in paths if path.startswith("/pythons")]
     return done
 
 

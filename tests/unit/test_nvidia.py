@@ -22,9 +22,9 @@ def test_the_toolkit_comes_before_the_published_wheel(tmp_path: Path) -> None:
     absent = str(tmp_path / "cuda" / "nvdisasm")
     other = program(tmp_path / "published" / "nvdisasm", "12.8")
     files = tmp_path / "files"
-    wanted = {"bin/cuobjdump": [ours, published], "bin/nvdisasm": [absent, other]}
-    assert list(nvidia.add_programs(files, wanted)) == []
-    programs = [files / path for path in wanted]
+    sources = {"bin/cuobjdump": [ours, published], "bin/nvdisasm": [absent, other]}
+    assert list(nvidia.add_programs(files, sources)) == []
+    programs = [files / path for path in sources]
     assert list(nvidia.other_releases([*programs, files / "absent"], "13.0")) == [
         "nvdisasm is of CUDA 12.8, the wheel is for 13.0"
     ]
@@ -56,6 +56,6 @@ def test_headers_are_those_of_the_toolkit(toolkit: Path) -> None:
     """With what is new in them; not one that no header of Triton's needs, and none of 12.8."""
     target = toolkit / "target"
     assert list(nvidia.add_headers(target, toolkit / "include", toolkit / "like")) == []
-    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-    assert found == {"cuda.h", "cuda_new.h", "crt/host_config.h", "crt/host_new.h"}
+    headers = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert headers == {"cuda.h", "cuda_new.h", "crt/host_config.h", "crt/host_new.h"}
     assert "12080" not in "".join(path.read_text() for path in target.rglob("*.h"))

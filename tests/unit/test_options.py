@@ -17,7 +17,7 @@ from torch_images.locks.image_lock import image_lock
 
 
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_every_option_is_told_to_the_build(config: Config, root: Path, cuda: str) -> None:
+def test_recipes_pass_every_option(config: Config, root: Path, cuda: str) -> None:
     spec = choose(config, cuda=cuda, arch="10.0,12.0", source="fork")
     for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
@@ -100,7 +100,7 @@ CMAKE = "CMakeLists.txt"
         },
     ],
 )
-def test_where_options_are_read(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_unread_omits_options_that_a_tree_reads(tmp_path: Path, files: Mapping[str, str]) -> None:
     write(tmp_path, files)
     assert options.unread(["USE_A"], tmp_path) == []
     assert options.unread(["USE_AB"], tmp_path) == ["USE_AB"]
@@ -118,15 +118,15 @@ def test_where_options_are_read(tmp_path: Path, files: Mapping[str, str]) -> Non
         {"setup.py": "x = '-DUSE_A=OFF'"},
     ],
 )
-def test_what_reads_nothing(tmp_path: Path, files: Mapping[str, str]) -> None:
+def test_unread_lists_options_that_nothing_reads(tmp_path: Path, files: Mapping[str, str]) -> None:
     write(tmp_path, files)
     assert options.unread(["USE_A"], tmp_path) == ["USE_A"]
 
 
 def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
     write(tmp_path, {CMAKE: 'option(USE_FBGEMM "words" ON)', "setup.py": SETUP})
-    told = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
-    assert told == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
+    refusal = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
+    assert refusal == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
     assert options.refusal(["USE_FBGEMM"], tmp_path) == ""
 
 
@@ -139,8 +139,8 @@ def write(tree: Path, files: Mapping[str, str]) -> None:
 def test_folders_that_features_are_compiled_from(tmp_path: Path) -> None:
     needs = {"fbgemm": "third_party/fbgemm", "kineto": "third_party/kineto"}
     (tmp_path / "third_party" / "kineto").mkdir(parents=True)  # as git leaves a submodule
-    said = options.lack(needs, tmp_path)
-    assert said == (
+    reason = options.lack(needs, tmp_path)
+    assert reason == (
         "lacks third_party/fbgemm, which feature fbgemm is compiled from; third_party/kineto, "
         "which feature kineto is compiled from: fetch it, or leave the feature out"
     )

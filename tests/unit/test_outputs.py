@@ -37,13 +37,13 @@ CONTEXT = Context(
 
 def listing(folder: Path) -> dict[str, tuple[int, str]]:
     """All that is below a folder: kind, and content or target."""
-    found = {}
+    entries = {}
     for path in sorted(folder.rglob("*")):
         kind = stat.S_IFMT(path.lstat().st_mode)
         text = str(path.readlink()) if path.is_symlink() else ""
         text = text or (path.read_text(errors="replace") if stat.S_ISREG(kind) else "")
-        found[str(path.relative_to(folder))] = (kind, text)
-    return found
+        entries[str(path.relative_to(folder))] = (kind, text)
+    return entries
 
 
 def write(folder: str | Path, context: Context = CONTEXT) -> None:
@@ -119,7 +119,7 @@ def test_filling_a_new_an_empty_and_an_earlier_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "words"),
+    ("path", "words"),
     [
         (".", "is the current folder, or above it"),
         ("file", "file is not a folder"),
@@ -127,7 +127,7 @@ def test_filling_a_new_an_empty_and_an_earlier_folder(tmp_path: Path) -> None:
     ],
 )
 def test_filling_refuses_other_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, words: str
 ) -> None:
     here = tmp_path / "here"
     (here / "sub").mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_filling_refuses_other_places(
     monkeypatch.chdir(here)
     before = listing(tmp_path)
     with pytest.raises(UsageError, match=words) as caught:
-        write(named)
+        write(path)
     assert "\n" not in str(caught.value)
     assert listing(tmp_path) == before
 

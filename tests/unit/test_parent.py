@@ -78,8 +78,8 @@ def bootstrapped(tmp_path: Path) -> Path:
 @pytest.fixture
 def layers(tmp_path: Path) -> Iterator[Layers]:
     """Two layers, which are made meanwhile."""
-    with layers_of(tmp_path, "one", "two") as found:
-        yield found
+    with layers_of(tmp_path, "one", "two") as ready:
+        yield ready
 
 
 @contextlib.contextmanager
@@ -88,12 +88,12 @@ def layers_of(tmp_path: Path, *names: str) -> Iterator[Layers]:
     group = [LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels]
     with (
         web_server(index(wheels)) as (url, _),
-        making([group], tmp_path, Network(index=f"{url}/simple")) as found,
+        making([group], tmp_path, Network(index=f"{url}/simple")) as ready,
     ):
-        yield [found[plan] for plan in group]
+        yield [ready[plan] for plan in group]
 
 
-def made(tmp_path: Path, engine: StandInEngine | None = None) -> ParentImages:
+def store(tmp_path: Path, engine: StandInEngine | None = None) -> ParentImages:
     return ParentImages(tmp_path / "c", engine)  # type: ignore[arg-type]
 
 
@@ -101,15 +101,15 @@ def contexts(
     parents: ParentImages, groups: Mapping[str, Layers], base: Layout, *, compiles: bool
 ) -> dict[str, str]:
     """Those of one image."""
-    wanted = ParentRequest(groups=groups, base=base, compiles=compiles)
-    return parents.contexts({"image": wanted})["image"]
+    request = ParentRequest(groups=groups, base=base, compiles=compiles)
+    return parents.contexts({"image": request})["image"]
 
 
 def test_a_parent_image_is_the_base_with_the_layers(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
-    named = contexts(made(tmp_path), {"cuda": layers}, base, compiles=False)["parent"]
-    folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
+    reference = contexts(store(tmp_path), {"cuda": layers}, base, compiles=False)["parent"]
+    folder, _, digest = reference.removeprefix("oci-layout://").rpartition("@")
     assert digest == layout_digest(Path(folder))
     blobs = Path(folder, "blobs", "sha256")
     for blob in blobs.iterdir():
@@ -124,7 +124,7 @@ def test_a_parent_image_is_the_base_with_the_layers(
         "application/vnd.oci.image.layer.v1.tar+zstd"
     }
     assert config["config"]["Env"] == ["PATH=/bin"]
-    again = contexts(made(tmp_path / "d"), {"cuda": layers}, base, compiles=False)
+    again = contexts(store(tmp_path / "d"), {"cuda": layers}, base, compiles=False)
     assert again["parent"].rpartition("@")[2] == digest
 
 
@@ -132,9 +132,9 @@ def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> N
     one, two = layers
     groups = {"cuda": [one], "python": [two]}
     for engine in (None, StandInEngine()):
-        parents = made(tmp_path, engine)
-        found = contexts(parents, groups, base, compiles=True)
-        assert found.keys() == {"parent", "libraries"}
+        parents = store(tmp_path, engine)
+        result = contexts(parents, groups, base, compiles=True)
+        assert result.keys() == {"parent", "libraries"}
         assert contexts(parents, groups, base, compiles=False).keys() == {"parent"}
 
 
@@ -142,22 +142,22 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     """What is loaded is the layout that a builder elsewhere gets; the libraries come first."""
     one, two = layers
     groups, engine = {"cuda": [one], "python": [two]}, StandInEngine()
-    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
+    loaded = contexts(store(tmp_path, engine), groups, base, compiles=True)
     libraries, wheels = (
-        engine.document(engine.images[found[name].removeprefix("docker-image://")])
+        engine.document(engine.images[loaded[name].removeprefix("docker-image://")])
         for name in ("libraries", "parent")
     )
     assert wheels["layers"][:-1] == libraries["layers"]
     first, second = engine.loads
     assert not first & second
-    layout = contexts(made(tmp_path), groups, base, compiles=False)["parent"]
+    layout = contexts(store(tmp_path), groups, base, compiles=False)["parent"]
     assert (
-        engine.digest(found["parent"].removeprefix("docker-image://"))
+        engine.digest(loaded["parent"].removeprefix("docker-image://"))
         == (layout.rpartition("@")[2])
     )
     folder = Path(layout.removeprefix("oci-layout://").rpartition("@")[0])
     assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
-    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
+    assert contexts(store(tmp_path, engine), groups, base, compiles=True) == loaded
     assert len(engine.loads) == 2
 
 
@@ -173,26 +173,26 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
 
     with layers_of(tmp_path, "one", "two") as (one, two):
         groups: list[dict[str, Layers]] = [{"cuda": [one]}, {"cuda": [two]}]
-        wanted = {
-            name: ParentRequest(groups=held, base=base, compiles=False)
-            for name, held in zip("ab", groups, strict=True)
+        requests = {
+            name: ParentRequest(groups=group, base=base, compiles=False)
+            for name, group in zip("ab", groups, strict=True)
         }
-        found = made(tmp_path, Engine()).contexts(wanted)
-        apart = {n: made(tmp_path, StandInEngine()).contexts({n: w}) for n, w in wanted.items()}
+        together = store(tmp_path, Engine()).contexts(requests)
+        apart = {n: store(tmp_path, StandInEngine()).contexts({n: w}) for n, w in requests.items()}
     assert not both.broken
-    assert found == apart["a"] | apart["b"]
+    assert together == apart["a"] | apart["b"]
 
 
-def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
+def test_contexts_stop_after_one_failure(base: Layout, tmp_path: Path) -> None:
     never, failed = Future[Any](), Future[Any]()
     failed.set_exception(LockError("not the file"))
     engine = StandInEngine()
-    wanted = {
+    requests = {
         name: ParentRequest(groups={"cuda": [layer]}, base=base, compiles=False)
         for name, layer in (("a", never), ("b", failed))
     }
     with pytest.raises(LockError, match="not the file"):
-        made(tmp_path, engine).contexts(wanted)
+        store(tmp_path, engine).contexts(requests)
     assert not engine.images
 
 
@@ -200,9 +200,9 @@ def test_an_image_that_was_removed_is_loaded_again(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
     engine = StandInEngine()
-    found = contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
-    name = found["parent"].removeprefix("docker-image://")
+    first = contexts(store(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    name = first["parent"].removeprefix("docker-image://")
     assert name.startswith(f"{PARENT_IMAGES}:")
     engine.images[name] = "sha256:another"
-    contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    contexts(store(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     assert engine.images[name] != "sha256:another"

@@ -40,7 +40,7 @@ class Watcher:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.seen: list[bytes] = []
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
 
     @contextlib.contextmanager
     def serve(self) -> Iterator[str]:
@@ -53,7 +53,7 @@ class Watcher:
                         this.seen.append(path.read_bytes())
                 sent = (self.headers["Authorization"] or "").removeprefix("Basic ")
                 known = base64.b64decode(sent) == f"me:{WORD}".encode()
-                this.asked += [self.path] * known
+                this.lookups += [self.path] * known
                 data = this.files.get(self.path.partition("?")[0]) if known else None
                 self.send_response(200 if data is not None else 404 if known else 401)
                 if not known:
@@ -73,7 +73,7 @@ class Watcher:
 def watcher() -> Iterator[Watcher]:
     watcher = Watcher()
     yield watcher
-    assert watcher.asked, "no password came"
+    assert watcher.lookups, "no password came"
     assert not [line for line in watcher.seen if WORD.encode() in line]
 
 
@@ -98,22 +98,22 @@ def test_git_and_what_it_starts(watcher: Watcher, tmp_path: Path) -> None:
         name="torch", version="1", repository="https://git.example/x.git", commit=commit
     )
     with watcher.serve() as url:
-        found = check_out(tree, cache=tmp_path / "c", network=Network(source_mirror=url), run=run)
-    assert (found / "file").read_text() == "content"
+        folder = check_out(tree, cache=tmp_path / "c", network=Network(source_mirror=url), run=run)
+    assert (folder / "file").read_text() == "content"
 
 
-def test_a_helper_of_the_users_is_not_told_the_password_of_a_mirror() -> None:
+def test_environment_hides_the_password_of_a_mirror_from_helpers() -> None:
     """It might write it to a file, as `git config credential.helper store` does."""
     variables = environment(Network(source_mirror="https://me:hunter%2022@host:1/x"), {})
     count = int(variables["GIT_CONFIG_COUNT"] or "")
-    told = [
+    settings = [
         (variables[f"GIT_CONFIG_KEY_{n}"], variables[f"GIT_CONFIG_VALUE_{n}"]) for n in range(count)
     ]
-    assert told[-3] == ("url.https://host:1/x/.insteadOf", "https://")
-    assert told[-2] == ("credential.https://host:1.helper", "")
-    assert told[-1][0] == "credential.https://host:1.helper"
+    assert settings[-3] == ("url.https://host:1/x/.insteadOf", "https://")
+    assert settings[-2] == ("credential.https://host:1.helper", "")
+    assert settings[-1][0] == "credential.https://host:1.helper"
     assert variables["TORCH_IMAGES_PASSWORD"] == f"{WORD[:-2]} 22"
-    assert "hunter" not in str(told)
+    assert "hunter" not in str(settings)
 
 
 @pytest.mark.skipif(
@@ -144,9 +144,9 @@ def test_apt_of_a_bootstrap(watcher: Watcher, config: Config, root: Path) -> Non
 
 
 def test_uv(watcher: Watcher) -> None:
-    wanted = WheelRequest(name="x", request=("x",), python="3.11")
+    request = WheelRequest(name="x", request=("x",), python="3.11")
     with watcher.serve() as url, pytest.raises(LockError):
-        resolve_wheels(wanted, network=Network(index=f"{url}/simple"), run=Runner())
+        resolve_wheels(request, network=Network(index=f"{url}/simple"), run=Runner())
 
 
 @pytest.mark.parametrize(
@@ -206,18 +206,18 @@ def test_a_mirrors_password_is_taken_from_the_environment_and_out_of_the_command
         assert WORD not in without_users([mirror])[0][0]
 
 
-def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
-    said = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
-    assert said.stderr.startswith("error: --repository is not a URL; correct it")
-    said = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
-    assert said.returncode == 2
-    assert said.stderr == (
+def test_reproduce_refuses_a_repository_with_a_password(root: Path) -> None:
+    done = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
+    assert done.stderr.startswith("error: --repository is not a URL; correct it")
+    done = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
+    assert done.returncode == 2
+    assert done.stderr == (
         "error: --repository has a user or a password, which all users of this machine can see; "
         "leave it to git's credential helpers\n"
     )
 
 
-def test_what_apt_is_told_is_a_file_for_nobody_else(tmp_path: Path) -> None:
+def test_apt_auth_file_is_private(tmp_path: Path) -> None:
     env = {apt._AUTH: f"machine x login me password {WORD}\n"}
     Runner().run(["sh", "-c", apt._TELL, "x", str(tmp_path)], env=env)
     [path] = (tmp_path / "etc/apt/auth.conf.d").iterdir()

@@ -31,8 +31,8 @@ COMPAT, MINOR = "uses the compat library", "by minor-version compatibility"
 
 def without_release(image: str) -> str:
     """The name of an image, "torch-cu130:2.11.0-sm120", without the release of torch."""
-    name, found = re.subn(r":[0-9]+\.[0-9]+\.[0-9]+(?:-|$)", ":", image)
-    assert found == 1
+    name, count = re.subn(r":[0-9]+\.[0-9]+\.[0-9]+(?:-|$)", ":", image)
+    assert count == 1
     return name
 
 
@@ -47,13 +47,13 @@ def ask(
     state: Callable[[ImageSpec], State] | None = None,
     **axes: str,
 ) -> Any:
-    found = find_gpu(config, gpu)
+    model = find_gpu(config, gpu)
     known = find_driver(config, driver)
-    host = host_platform(config, found, platform)
+    host = host_platform(config, model, platform)
     versions = compat_versions(config, root / "locks", host)
     suggestions = pick(
         config,
-        found,
+        model,
         known.version,
         lambda cuda: versions[cuda.version],
         variant=variant,
@@ -62,7 +62,7 @@ def ask(
         state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True)),
         **axes,
     )
-    return answer(config, found, known, suggestions, platform=host)
+    return answer(config, model, known, suggestions, platform=host)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def ask(
 def test_pick_image(
     config: Config, root: Path, gpu: str, driver: str, image: str, why: str
 ) -> None:
-    found = ask(config, root, gpu, driver)
-    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
-    assert found["platform"] == "linux/amd64"
-    assert not found["id"].endswith("arm64")
-    assert why in found["why"][1]
-    assert CAVEATS[ARM64] not in found["why"]
+    reply = ask(config, root, gpu, driver)
+    assert without_release(reply["reference"]) == f"ghcr.io/me/{image}"
+    assert reply["platform"] == "linux/amd64"
+    assert not reply["id"].endswith("arm64")
+    assert why in reply["why"][1]
+    assert CAVEATS[ARM64] not in reply["why"]
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_an_image_with_the_compat_library_comes_after_one_that_was_built_without
     def state(spec: ImageSpec) -> State:
         return State(tested=not spec.compat, words="tested", built=not spec.compat)
 
-    found = ask(config, root, gpu, driver, state=state)
-    assert "torch-cu128:" in found["reference"]
-    assert not found["compat"]
-    assert MINOR in found["why"][1]
-    assert [one["image"] for one in found["others"]] == ["torch-cu130:compat", "torch-cu128:compat"]
-    assert all(one["works"] for one in found["others"])
+    reply = ask(config, root, gpu, driver, state=state)
+    assert "torch-cu128:" in reply["reference"]
+    assert not reply["compat"]
+    assert MINOR in reply["why"][1]
+    assert [one["image"] for one in reply["others"]] == ["torch-cu130:compat", "torch-cu128:compat"]
+    assert all(one["works"] for one in reply["others"])
 
 
 @pytest.mark.parametrize(
@@ -121,43 +121,43 @@ def test_an_image_with_the_compat_library_comes_after_one_that_was_built_without
         ("V100, H100", "580", "--cuda 12.8 --arch 7.0,9.0", "natively"),
     ],
 )
-def test_a_host_with_two_models(
+def test_pick_for_a_host_with_two_models(
     real: Config, root: Path, gpu: str, driver: str, build: str, why: str
 ) -> None:
-    found = ask(real, root, gpu, driver)
-    told = commands(real, choose_id(real, found["id"]), "x", published=False, machine=AMD64)
-    assert told["build"] == f"./inv build {build}"
-    assert [one["name"] for one in found["gpus"]] == [g.name for g in find_gpu(real, gpu).all]
-    assert any(why in reason for reason in found["why"])
+    reply = ask(real, root, gpu, driver)
+    steps = commands(real, choose_id(real, reply["id"]), "x", published=False, machine=AMD64)
+    assert steps["build"] == f"./inv build {build}"
+    assert [one["name"] for one in reply["gpus"]] == [g.name for g in find_gpu(real, gpu).all]
+    assert any(why in reason for reason in reply["why"])
     with pytest.raises(UsageError, match=r"driver 450.00 does not support .*; install driver 580"):
         ask(real, root, gpu, "450")
 
 
-def test_what_cannot_be_built_now_comes_last_or_is_locked_first(config: Config, root: Path) -> None:
+def test_pick_offers_unlocked_images_last(config: Config, root: Path) -> None:
     def state(spec: ImageSpec) -> State:
         locked = spec.cuda.version == "12.8"
         return State(tested=False, words="", built=not locked, inputs="a" * locked)
 
-    found = ask(config, root, "RTX 5090", "580", state=state)
-    assert (found["image"], found["locked"], found["others"]) == ("torch-cu128:sm120", True, [])
-    spec = choose_id(config, found["id"])
-    told = commands(config, spec, "x", published=False, locked=False)
-    assert told["command"].startswith(f"./inv lock --select {spec.id} && ./inv build --cuda 12.8 ")
+    reply = ask(config, root, "RTX 5090", "580", state=state)
+    assert (reply["image"], reply["locked"], reply["others"]) == ("torch-cu128:sm120", True, [])
+    spec = choose_id(config, reply["id"])
+    steps = commands(config, spec, "x", published=False, locked=False)
+    assert steps["command"].startswith(f"./inv lock --select {spec.id} && ./inv build --cuda 12.8 ")
     assert commands(config, spec, "x", published=True, locked=False)["image"] == "x"
 
 
 def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, root: Path) -> None:
-    found = ask(config, root, "H100", "550.54.14", torch=T130)
-    assert (found["compat"], found["reference"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
-    assert found["others"] == []  # without the library it does not work
-    told = commands(config, choose_id(config, found["id"]), found["reference"], published=False)
-    assert told["command"] == (
+    reply = ask(config, root, "H100", "550.54.14", torch=T130)
+    assert (reply["compat"], reply["reference"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
+    assert reply["others"] == []  # without the library it does not work
+    steps = commands(config, choose_id(config, reply["id"]), reply["reference"], published=False)
+    assert steps["command"] == (
         "./inv build --cuda 13.0 --compat --platform linux/amd64 && "
         "docker run --rm --gpus all torch-cu130:compat"
     )
     # Elsewhere it is neither chosen nor offered.
-    found = ask(config, root, "H100", "580.95.05")
-    assert not any("compat" in one["id"] for one in (found, *found["others"]))
+    reply = ask(config, root, "H100", "580.95.05")
+    assert not any("compat" in one["id"] for one in (reply, *reply["others"]))
 
 
 def test_answer_lists_other_images(config: Config, root: Path) -> None:
@@ -166,8 +166,8 @@ def test_answer_lists_other_images(config: Config, root: Path) -> None:
     assert not other["works"]
     assert "compat libraries do not run on GeForce RTX 5090 (GeForce, error 804)" in other["why"]
     assert "driver 580.65.06 or newer would do" in other["why"]
-    found = ask(config, root, "RTX 5090", "580.95.05", variant="devel")
-    [other] = found["others"]
+    reply = ask(config, root, "RTX 5090", "580.95.05", variant="devel")
+    [other] = reply["others"]
     assert other["works"]
 
 
@@ -188,17 +188,17 @@ def test_answer_lists_other_images(config: Config, root: Path) -> None:
 def test_an_image_of_the_project_comes_first(
     config: Config, root: Path, driver: str, axes: dict[str, Any], image: str
 ) -> None:
-    found = ask(config, root, "H100", driver, **axes)
-    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
-    spec = choose_id(config, found["id"])
+    reply = ask(config, root, "H100", driver, **axes)
+    assert without_release(reply["reference"]) == f"ghcr.io/me/{image}"
+    spec = choose_id(config, reply["id"])
     ours = spec.id in {listed.id for listed in matrix(config)}
     assert ours == (image != "torch-cu130:sm90-devel")
 
 
 def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
-    found = ask(config, root, "H100", "580.95.05", variant="vllm")
-    assert without_release(found["reference"]) == "ghcr.io/me/torch-cu130:vllm"
-    assert found["others"] == []
+    reply = ask(config, root, "H100", "580.95.05", variant="vllm")
+    assert without_release(reply["reference"]) == "ghcr.io/me/torch-cu130:vllm"
+    assert reply["others"] == []
     with pytest.raises(UsageError, match="vllm cannot be built: "):
         ask(config, root, "RTX 5090", "580.95.05", variant="vllm")
     with pytest.raises(UsageError, match=r"unknown variant 'vlm'; did you mean 'vllm'\?"):
@@ -211,27 +211,27 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(
 ) -> None:
     """In a registry its name has no platform, for it is that of an index."""
     torch = config.cudas[-1].torch[-1]
-    found = ask(config, root, gpu, "580")
-    assert found == ask(config, root, gpu, "580", platform="linux/arm64")
-    assert found["reference"] == f"ghcr.io/me/torch-cu130:{torch}"
-    assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
-    assert found["others"] == []  # no torch of CUDA 12.8 is for it
-    assert found["why"][-1] == CAVEATS[ARM64]
-    told = commands(config, choose_id(config, found["id"]), "x", published=False)
-    assert told["build"].endswith(" --platform linux/arm64")
-    assert told["run"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
+    reply = ask(config, root, gpu, "580")
+    assert reply == ask(config, root, gpu, "580", platform="linux/arm64")
+    assert reply["reference"] == f"ghcr.io/me/torch-cu130:{torch}"
+    assert reply["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
+    assert reply["others"] == []  # no torch of CUDA 12.8 is for it
+    assert reply["why"][-1] == CAVEATS[ARM64]
+    steps = commands(config, choose_id(config, reply["id"]), "x", published=False)
+    assert steps["build"].endswith(" --platform linux/arm64")
+    assert steps["run"] == "docker run --rm --gpus all torch-cu130:latest-arm64"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "named", "platform"),
+    ("gpu", "requested", "platform"),
     [("H100", "", AMD64), ("H100", "linux/arm64", ARM64), ("GH200", "", ARM64)],
 )
-def test_host_platform(config: Config, gpu: str, named: str, platform: Platform) -> None:
-    assert host_platform(config, find_gpu(config, gpu), named) == platform
+def test_host_platform(config: Config, gpu: str, requested: str, platform: Platform) -> None:
+    assert host_platform(config, find_gpu(config, gpu), requested) == platform
 
 
 @pytest.mark.parametrize(
-    ("gpu", "named", "reason"),
+    ("gpu", "requested", "reason"),
     [
         ("GB10", "linux/amd64", "built together with an Arm processor"),
         ("H100", "arm64", "unknown platform 'arm64'"),
@@ -240,11 +240,11 @@ def test_host_platform(config: Config, gpu: str, named: str, platform: Platform)
     ],
 )
 def test_host_platform_that_is_impossible(
-    config: Config, gpu: str, named: str, reason: str
+    config: Config, gpu: str, requested: str, reason: str
 ) -> None:
     few = replace(config, platforms=(AMD64,)) if reason.startswith("no image") else config
     with pytest.raises(UsageError, match=reason):
-        host_platform(few, find_gpu(few, gpu), named)
+        host_platform(few, find_gpu(few, gpu), requested)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +275,10 @@ def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) 
     assert set(compat_versions(config, root / "locks", ARM64).values()) == {""}
     with pytest.raises(
         UsageError, match=r"no image runs on H100 with driver 550\.54\.14: "
-    ) as told:
+    ) as caught:
         ask(config, root, "H100", "550.54.14", platform="linux/arm64")
-    assert "driver 580.65.06 or newer would do" in str(told.value)
-    assert "cu128" not in str(told.value)  # there is none for that platform
+    assert "driver 580.65.06 or newer would do" in str(caught.value)
+    assert "cu128" not in str(caught.value)  # there is none for that platform
 
 
 def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Path) -> None:
@@ -350,8 +350,8 @@ def states_of(**words: str) -> Callable[[ImageSpec], State]:
 def test_pick_offers_built_images_first(
     config: Config, root: Path, driver: str, words: dict[str, str], image: str
 ) -> None:
-    found = ask(config, root, "H100", driver, state=states_of(**words))
-    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
+    reply = ask(config, root, "H100", driver, state=states_of(**words))
+    assert without_release(reply["reference"]) == f"ghcr.io/me/{image}"
 
 
 NEVER = State(tested=False, words="never built")
@@ -381,35 +381,35 @@ def test_image_tested_on_the_gpu_comes_first(
     def state(spec: ImageSpec) -> State:
         return NEVER if spec.cuda.version != "13.0" else whole if spec.whole else alone
 
-    found = ask(config, root, gpu, "580.95.05", state=state)
-    assert without_release(found["reference"]) == f"ghcr.io/me/{image}"
+    reply = ask(config, root, gpu, "580.95.05", state=state)
+    assert without_release(reply["reference"]) == f"ghcr.io/me/{image}"
 
 
 @pytest.mark.parametrize(
-    ("capability", "compat", "told"),
+    ("capability", "compat", "warns"),
     [("8.6", True, True), ("8.9", True, True), ("9.0", True, False), ("8.6", False, False)],
 )
 def test_a_capability_is_never_a_geforce_by_luck(
-    config: Config, root: Path, capability: str, compat: bool, told: bool
+    config: Config, root: Path, capability: str, compat: bool, warns: bool
 ) -> None:
-    found = ask(config, root, capability, "550.54.14" if compat else "580.95.05")
-    assert (COMPAT in found["why"][1]) == compat
-    assert ("; not so on a GeForce: name it, such as RTX " in found["why"][1]) == told
+    reply = ask(config, root, capability, "550.54.14" if compat else "580.95.05")
+    assert (COMPAT in reply["why"][1]) == compat
+    assert ("; not so on a GeForce: name it, such as RTX " in reply["why"][1]) == warns
 
 
 def test_the_first_command_works_now(config: Config, root: Path) -> None:
     """It builds, until a registry was seen to have the image."""
-    found = ask(config, root, "H100", "580.95.05")
-    spec = choose_id(config, found["id"])
+    reply = ask(config, root, "H100", "580.95.05")
+    spec = choose_id(config, reply["id"])
     build = "./inv build --cuda 13.0 --arch 9.0 --platform linux/amd64"
-    told = commands(config, spec, found["reference"], published=False)
-    assert told["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
-    assert told["run"] == f"docker run --rm --gpus all {found['image']}"
+    steps = commands(config, spec, reply["reference"], published=False)
+    assert steps["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
+    assert steps["run"] == f"docker run --rm --gpus all {reply['image']}"
     assert commands(config, spec, "x", published=False, program="torch-images")["build"] == (
         build.replace("./inv", "torch-images")
     )
-    told = commands(config, spec, found["reference"], published=True)
-    assert told["command"] == told["run"]
+    steps = commands(config, spec, reply["reference"], published=True)
+    assert steps["command"] == steps["run"]
 
 
 @pytest.mark.parametrize("index", range(6))
@@ -425,12 +425,12 @@ def test_a_build_command_names_what_is_not_the_default(config: Config, index: in
 @pytest.mark.parametrize("driver", ["418.1", "515.65", "575.51", "620.10"])
 def test_the_start_refuses_the_same_old_drivers(config: Config, driver: str) -> None:
     """By NVML's capability and the table in the image, see image_facts."""
-    told = image_facts(config, choose(config, cuda="12.8"), [])["drivers"]
+    drivers = image_facts(config, choose(config, cuda="12.8"), [])["drivers"]
     image = decision.Release("12.8", "570.26", "525")
-    for arch in (arch for arch in config.architectures if arch.name in told):
-        device = decision.Device("GPU", 14, arch.name, told[arch.name])
+    for arch in (arch for arch in config.architectures if arch.name in drivers):
+        device = decision.Device("GPU", 14, arch.name, drivers[arch.name])
         host = decision.Host(driver, "libcuda.so.1", nodes=True, devices=(device,))
-        made = decision.choose(host, image, None)
-        refused = "does not support" in made.reason
+        choice = decision.choose(host, image, None)
+        refused = "does not support" in choice.reason
         old = "first branch" in unsupported(find_gpu(config, arch.name), driver)
         assert refused == old

@@ -40,7 +40,7 @@ def test_first_line_builds_and_runs(run: Callable[..., str]) -> None:
     assert "  assuming 580.65.06, the oldest 580 driver" in rest
 
 
-def test_inputs_that_are_not_locked_are_locked_first(run: Callable[..., str]) -> None:
+def test_first_line_locks_inputs_without_a_lock(run: Callable[..., str]) -> None:
     """It printed a build that ended with exit code 3."""
     first, *_ = run("pick", "RTX 5090", "570", "--variant", "pod").splitlines()
     lock, build, start = first.split(" && ")
@@ -51,18 +51,18 @@ def test_inputs_that_are_not_locked_are_locked_first(run: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize(("lines", "gpus"), [(1, ["L4"]), (2, ["L4", "H100"]), (0, [])])
-def test_without_words_it_asks_nvidia_smi(
+def test_pick_without_words_asks_nvidia_smi(
     run: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     lines: int,
     gpus: list[str],
 ) -> None:
-    program_ = tmp_path / "nvidia-smi"
-    said = "NVIDIA L4, 580.95.05\nNVIDIA H100 80GB HBM3, 580.95.05\n"
-    (tmp_path / "said").write_text("".join(said.splitlines(keepends=True)[:lines]))
-    program_.write_text(f"#!/bin/sh\ncat {tmp_path}/said; [ -s {tmp_path}/said ]\n")
-    program_.chmod(0o755)
+    smi = tmp_path / "nvidia-smi"
+    output = "NVIDIA L4, 580.95.05\nNVIDIA H100 80GB HBM3, 580.95.05\n"
+    (tmp_path / "output").write_text("".join(output.splitlines(keepends=True)[:lines]))
+    smi.write_text(f"#!/bin/sh\ncat {tmp_path}/output; [ -s {tmp_path}/output ]\n")
+    smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     if not gpus:
         assert program.run(["pick"]) == 2
@@ -72,7 +72,7 @@ def test_without_words_it_asks_nvidia_smi(
     assert answer["driver"] == "580.95.05"
 
 
-def test_on_a_terminal_the_answer_stands_out_and_lines_wrap(
+def test_pick_on_a_terminal_wraps_lines(
     run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -87,25 +87,25 @@ def test_on_a_terminal_the_answer_stands_out_and_lines_wrap(
     assert run(*GPU).splitlines()[0] == plain.splitlines()[0]
 
 
-@pytest.mark.parametrize("there", ["it", "another image", "nothing"])
+@pytest.mark.parametrize("published", ["it", "another image", "nothing"])
 def test_published_image_is_pulled(
-    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, there: str
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, published: str
 ) -> None:
     answer = json.loads(run(*GPU, "--json", "--registry", "ghcr.io/me"))
-    asked = []
+    names = []
 
     def lookup(name: str) -> TagTarget | None:
-        asked.append(name)
-        identifier = answer["id"] if there == "it" else "another"
-        said = labels.read({"io.github.torch-images.id": identifier})
-        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=said)
-        return None if there == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
+        names.append(name)
+        identifier = answer["id"] if published == "it" else "another"
+        image_labels = labels.read({"io.github.torch-images.id": identifier})
+        one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=image_labels)
+        return None if published == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
-    first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
-    assert asked == [answer["reference"]]
-    assert (first == f"docker run --rm --gpus all {answer['reference']}") == (there == "it")
-    assert (told == f"  {answer['reference']} is published") == (there == "it")
+    first, _, line, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
+    assert names == [answer["reference"]]
+    assert (first == f"docker run --rm --gpus all {answer['reference']}") == (published == "it")
+    assert (line == f"  {answer['reference']} is published") == (published == "it")
 
 
 def test_list_of_gpus(run: Callable[..., str]) -> None:

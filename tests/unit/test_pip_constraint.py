@@ -24,7 +24,7 @@ PINNED = ["--constraint", FILE]
         ([], ["pip"], False),
     ],
 )
-def test_which_python_runs_pip(original: list[str], command: list[str], pip: bool) -> None:
+def test_runs_pip(original: list[str], command: list[str], pip: bool) -> None:
     assert pip_constraint.runs_pip(original, command) is pip
 
 

@@ -32,8 +32,8 @@ from torch_images.verify.verify import claim
 
 def specs(config: Config, **axes: str) -> tuple[ImageSpec, ImageSpec]:
     """The same image for both platforms; without axes the default one."""
-    made = [choose(config, **axes, platform=p.name) for p in PLATFORMS]
-    return made[0], made[1]
+    chosen = [choose(config, **axes, platform=p.name) for p in PLATFORMS]
+    return chosen[0], chosen[1]
 
 
 @pytest.fixture
@@ -80,15 +80,15 @@ def test_images_are_chosen_by_platform(config: Config, monkeypatch: pytest.Monke
     """A glob means this machine's own images, unless it or --platform says otherwise."""
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
-    def found(pattern: str, platform: str = "") -> set[str]:
+    def select(pattern: str, platform: str = "") -> set[str]:
         return {s.platform.name for s in choose_images(config, pattern, {"platform": platform})}
 
-    assert found("cu130-*") == {"linux/amd64"}
-    assert found("cu130-*-arm64") == {"linux/arm64"}
-    assert found("cu128-*,cu130-*-arm64") == {"linux/amd64", "linux/arm64"}
-    assert found("cu130-*", "linux/arm64") == {"linux/arm64"}
-    assert found("cu130-*", "all") == found("", "all") == {"linux/amd64", "linux/arm64"}
-    assert found("", "linux/arm64") == {"linux/arm64"}
+    assert select("cu130-*") == {"linux/amd64"}
+    assert select("cu130-*-arm64") == {"linux/arm64"}
+    assert select("cu128-*,cu130-*-arm64") == {"linux/amd64", "linux/arm64"}
+    assert select("cu130-*", "linux/arm64") == {"linux/arm64"}
+    assert select("cu130-*", "all") == select("", "all") == {"linux/amd64", "linux/arm64"}
+    assert select("", "linux/arm64") == {"linux/arm64"}
     assert len(choose_glob(config, "*")) == len(matrix(config))
     for pattern in ("*", ""):
         with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/a"):
@@ -119,7 +119,7 @@ def test_locks_of_a_platform_have_names_of_their_own(config: Config) -> None:
     assert {item.platform for item in items} == {ARM64}
 
 
-def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
+def test_dockerfile_compiles_bytecode_apart_only_for_arm64(
     images: tuple[ImagePlan, ImagePlan],
 ) -> None:
     """So that images for amd64 stay what they are."""
@@ -148,7 +148,7 @@ def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
         ("x86_64", "far", "base-trixie-arm64"),  # nobody knows that builder's processor
     ],
 )
-def test_whose_python_makes_bytecode(
+def test_parts_choose_the_python_for_bytecode(
     config: Config,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,10 +169,10 @@ def test_whose_python_makes_bytecode(
         run=FakeRunner(),
         options=BuildOptions(builder=builder),
     )
-    made = prepare.Preparer(job)
+    preparer = prepare.Preparer(job)
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    assert made.parts(arm).contexts["native"] == f"oci-layout:///{taken}@d"
-    assert "native" not in made.parts(amd).contexts
+    assert preparer.parts(arm).contexts["native"] == f"oci-layout:///{taken}@d"
+    assert "native" not in preparer.parts(amd).contexts
 
 
 def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ def test_no_part_of_what_is_no_key_is_in_the_log(
     assert not file.exists()
     count = len(private.splitlines())
     numbers = ", ".join(map(str, range(1, count + 1)))
-    said = f"pod-start: PUBLIC_KEY: lines {numbers} are not public keys and were ignored\n"
-    assert capsys.readouterr().out == said
+    line = f"pod-start: PUBLIC_KEY: lines {numbers} are not public keys and were ignored\n"
+    assert capsys.readouterr().out == line
     assert pod.authorize(b"# mine\n\n" + private + b"\n" + public, file)
     assert file.read_bytes() == public + b"\n"
-    assert len(capsys.readouterr().out) == len(said)
+    assert len(capsys.readouterr().out) == len(line)
 
 
 @needs_keys
@@ -112,13 +112,13 @@ def test_no_value_ends_the_line(
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert b'"KEY.a-b=PEM \xff\\"\\\\"' in line
-    said = capsys.readouterr().out
-    assert said.startswith(
+    output = capsys.readouterr().out
+    assert output.startswith(
         "pod-start: logins over ssh lack the variables that contain line breaks: "
     )
-    assert "CERT" in said
-    assert "PEM" not in said
-    assert said.count("\n") == 1
+    assert "CERT" in output
+    assert "PEM" not in output
+    assert output.count("\n") == 1
 
 
 def test_sshd_lets_nobody_in_without_a_key() -> None:

@@ -42,21 +42,21 @@ def apt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environ
 
 
-def asked(apt: dict[str, str], *names: str) -> subprocess.CompletedProcess[str]:
+def print_packages(apt: dict[str, str], *names: str) -> subprocess.CompletedProcess[str]:
     command = [str(SCRIPT), *names]
     return subprocess.run(command, env=apt, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_print_packages_takes_any_name(apt: dict[str, str], name: str) -> None:
-    done = asked(apt, name)
+    done = print_packages(apt, name)
     assert done.returncode == 0
     assert f"{name.replace('+', '%2b')}_1_amd64.deb" in done.stdout.lower()
 
 
 @pytest.mark.parametrize("name", ["zlib1g.dev", "g.+", "zlib.*", "z"])
 def test_no_name_is_taken_for_a_regular_expression(apt: dict[str, str], name: str) -> None:
-    done = asked(apt, name)
+    done = print_packages(apt, name)
     assert done.returncode == 100
     assert "Unable to locate package" in done.stderr
     assert ".deb" not in done.stdout

@@ -39,10 +39,10 @@ def test_every_switch_reads_the_same_words(name: str, *, state: bool, word: str)
 
 
 @pytest.mark.parametrize(("name", "state"), switches.DEFAULTS.items())
-def test_any_other_word_is_one_line_and_said_once(name: str, *, state: bool) -> None:
-    said = f"{name}=2 is neither on nor off, so it is {'on' if state else 'off'}"
+def test_profile_warns_once_of_an_invalid_switch(name: str, *, state: bool) -> None:
+    message = f"{name}=2 is neither on nor off, so it is {'on' if state else 'off'}"
     changes, own, lines = defaults.profile({name: "2", "TORCH_IMAGE_GEMM": "2"})
-    assert lines[0] == said
+    assert lines[0] == message
     assert (switches.is_on({name: "2"}, name), own[name]) == (state, str(int(state)))
     assert changes == ALWAYS
     assert defaults.profile({name: "2", "TORCH_IMAGE_GEMM": "2"} | own)[2] == []
@@ -65,17 +65,17 @@ def tools(tmp_path: Path) -> dict[str, str]:
 def test_cutlass_competes_with_what_is_tried_by_default(
     tools: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {**tools, "TORCH_IMAGE_GEMM": "CUTLASS"}
+    environ = {**tools, "TORCH_IMAGE_GEMM": "CUTLASS"}
     competing = {**ALWAYS, BACKENDS: "ATEN,TRITON,CPP,CUTLASS"}
-    assert profile(asked) == (competing, [])
+    assert profile(environ) == (competing, [])
     # In an image that has it, its place need not be named.
-    place = asked.pop("TORCHINDUCTOR_CUTLASS_DIR")
+    place = environ.pop("TORCHINDUCTOR_CUTLASS_DIR")
     monkeypatch.setattr(defaults, "CUTLASS", place)
-    assert profile(asked) == ({**competing, "TORCHINDUCTOR_CUTLASS_DIR": place}, [])
+    assert profile(environ) == ({**competing, "TORCHINDUCTOR_CUTLASS_DIR": place}, [])
 
 
 @pytest.mark.parametrize(
-    ("value", "lacks", "said"),
+    ("value", "lacks", "message"),
     [
         ("triton", "", "is neither cutlass nor stock; ignored"),
         ("on", "", "is neither cutlass nor stock; ignored"),
@@ -83,24 +83,24 @@ def test_cutlass_competes_with_what_is_tried_by_default(
         ("cutlass", "CUDA_HOME", "has no effect: no nvcc here; variant pod has it"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_in_one_line(
-    value: str, lacks: str, said: str, tools: dict[str, str]
+def test_profile_warns_of_an_impossible_gemm(
+    value: str, lacks: str, message: str, tools: dict[str, str]
 ) -> None:
     tools.pop(lacks, None)
-    found = profile({**tools, "TORCH_IMAGE_GEMM": value})
-    assert found == (ALWAYS, [f"TORCH_IMAGE_GEMM={value} {said}"])
+    result = profile({**tools, "TORCH_IMAGE_GEMM": value})
+    assert result == (ALWAYS, [f"TORCH_IMAGE_GEMM={value} {message}"])
 
 
 @pytest.mark.parametrize("own", ["mine", ""])
-def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
+def test_profile_keeps_settings_of_the_user(own: str, tools: dict[str, str]) -> None:
     """Also what is set to nothing; the older name of the allocator's setting counts, too."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", BACKENDS)
-    asked = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
-    assert profile(asked) == ({}, [])
+    environ = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
+    assert profile(environ) == ({}, [])
 
 
 @pytest.mark.parametrize(
-    ("failed", "scope", "capabilities", "said"),
+    ("failed", "scope", "capabilities", "reason"),
     [
         (1, "0", 0, "Operation not permitted"),  # Docker's seccomp profile
         (0, "", 0, ""),  # a kernel without Yama
@@ -109,8 +109,8 @@ def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
         (0, "3", defaults.SYS_PTRACE, "Yama's ptrace_scope is 3"),
     ],
 )
-def test_whether_processes_share_memory(
-    monkeypatch: pytest.MonkeyPatch, failed: int, scope: str, capabilities: int, said: str
+def test_cannot_share_reason(
+    monkeypatch: pytest.MonkeyPatch, failed: int, scope: str, capabilities: int, reason: str
 ) -> None:
     """Without a child: a fork of a process with threads is a warning of Python's."""
     monkeypatch.undo()
@@ -121,4 +121,4 @@ def test_whether_processes_share_memory(
     monkeypatch.setattr(os, "close", lambda _: None)
     files = {"/proc/self/status": f"CapEff:\t{capabilities:016x}\nCapBnd:\t0\n"}
     monkeypatch.setattr(defaults, "_text", lambda path: files.get(path, scope))
-    assert defaults.cannot_share() == (f"pidfd_getfd: {said}" if said else "")
+    assert defaults.cannot_share() == (f"pidfd_getfd: {reason}" if reason else "")

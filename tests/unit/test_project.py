@@ -29,9 +29,9 @@ def site(root: Path, tmp_path: Path) -> Path:
     shutil.copytree(root / "torch_images", site / "torch_images", ignore=ignore)
     build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     for name, packed in build["targets"]["wheel"]["force-include"].items():
-        held, place = root / name, site / packed
+        source, place = root / name, site / packed
         place.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if held.is_dir() else shutil.copyfile)(held, place)
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, place)
     metadata = site / "torch_images-0.1.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: torch-images\nVersion: 0.1.0\n")
@@ -86,11 +86,11 @@ def test_locks_of_ones_own_are_not_the_packages(site: Path, tmp_path: Path) -> N
     installed = project(site / "torch_images" / "project.py")
     root = installed.project_root()
     assert installed.is_packaged(installed.locks_folder(root, {}))
-    for variable, named in (
+    for variable, value in (
         ("TORCH_IMAGES_LOCKS", tmp_path / "locks"),
         ("TORCH_IMAGES_CONFIG", tmp_path / "mine.yaml"),
     ):
-        assert not installed.is_packaged(installed.locks_folder(root, {variable: str(named)}))
+        assert not installed.is_packaged(installed.locks_folder(root, {variable: str(value)}))
     (tmp_path / "link").symlink_to(root / "locks")
     linked = installed.locks_folder(root, {"TORCH_IMAGES_LOCKS": str(tmp_path / "link")})
     assert installed.is_packaged(linked)

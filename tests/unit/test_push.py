@@ -118,13 +118,13 @@ class Case:
     workspace: Workspace
 
     def plan(
-        self, image: VerifiedImage, held: Mapping[str, TagTarget], *, joins: bool = True
+        self, image: VerifiedImage, published: Mapping[str, TagTarget], *, joins: bool = True
     ) -> tuple[Move, ...]:
         return plan(
             self.config,
             image,
             "r.io:5000/me",
-            lookup=held.get,
+            lookup=published.get,
             workspace=self.workspace,
             joins=joins,
         )
@@ -164,18 +164,18 @@ def test_plan_of_an_image_whose_inputs_were_not_locked_has_its_own_tag_only(
 def test_plan_of_the_second_platform_joins_the_first(
     case: Case, amd64: VerifiedImage, arm64: VerifiedImage
 ) -> None:
-    held = registry(amd64)
-    held |= dict.fromkeys((f"{REPOSITORY}:{tag}" for tag in FLOATING), target(manifest(amd64)))
-    first, *others = case.plan(arm64, held)
+    published = registry(amd64)
+    published |= dict.fromkeys((f"{REPOSITORY}:{tag}" for tag in FLOATING), target(manifest(amd64)))
+    first, *others = case.plan(arm64, published)
     assert first.digests == (arm64.info.id,)
     assert states(others) == [MOVES] * 3
     assert {move.digests for move in others} == {(amd64.info.id, arm64.info.id)}
-    held |= registry(arm64)
-    held |= dict.fromkeys(
+    published |= registry(arm64)
+    published |= dict.fromkeys(
         (f"{REPOSITORY}:{tag}" for tag in FLOATING), target(manifest(amd64), manifest(arm64))
     )
     for image in (amd64, arm64):
-        moves = case.plan(image, held)
+        moves = case.plan(image, published)
         assert states(moves) == [THERE] * 4
         assert indexes(moves) == (f"{REPOSITORY}:{T130}@index of 2",)
 
@@ -184,13 +184,13 @@ def test_plan_keeps_another_platform_until_it_is_pushed_anew(
     case: Case, amd64: VerifiedImage, arm64: VerifiedImage
 ) -> None:
     old = manifest(arm64, digest="sha256:old", created="2026-11-01T00:00:00Z")
-    held = {f"{REPOSITORY}:{T130}": target(old)}
-    assert case.plan(amd64, held)[1].digests == (amd64.info.id, "sha256:old")
-    assert case.plan(amd64, {**held, **registry(arm64)})[1].digests[1] == arm64.info.id
+    published = {f"{REPOSITORY}:{T130}": target(old)}
+    assert case.plan(amd64, published)[1].digests == (amd64.info.id, "sha256:old")
+    assert case.plan(amd64, {**published, **registry(arm64)})[1].digests[1] == arm64.info.id
     # An older torch does not join.
     older = dataclasses.replace(old, labels=dataclasses.replace(old.labels, torch="2.0.0"))
-    held = {f"{REPOSITORY}:{T130}": target(older)}
-    assert case.plan(amd64, held)[1].digests == (amd64.info.id,)
+    published = {f"{REPOSITORY}:{T130}": target(older)}
+    assert case.plan(amd64, published)[1].digests == (amd64.info.id,)
 
 
 def test_plan_in_an_engine_leaves_shared_tags(
@@ -203,9 +203,9 @@ def test_plan_in_an_engine_leaves_shared_tags(
 def test_plan_of_an_immutable_tag_with_another_image_is_refused(
     case: Case, amd64: VerifiedImage
 ) -> None:
-    held = {f"{REPOSITORY}:{exact(amd64)}": target(manifest(amd64, digest="sha256:x"))}
+    published = {f"{REPOSITORY}:{exact(amd64)}": target(manifest(amd64, digest="sha256:x"))}
     with pytest.raises(PublishError, match="never moves: it is sha256:x"):
-        case.plan(amd64, held)
+        case.plan(amd64, published)
 
 
 def test_latest_joins_the_image_with_compat_and_one_without_for_another_platform(
@@ -215,10 +215,10 @@ def test_latest_joins_the_image_with_compat_and_one_without_for_another_platform
     amd64, compat = (verified(config, workspace, compat=word) for word in ("without", "with"))
     arm64 = verified(config, workspace, platform=ARM64)
     assert sisters(config, compat.plan.spec) == (arm64.plan.spec,)
-    held = registry(amd64, compat, arm64)
+    published = registry(amd64, compat, arm64)
 
     def joined(image: VerifiedImage) -> dict[str, set[str]]:
-        moves = case.plan(image, held)[1:]
+        moves = case.plan(image, published)[1:]
         return {tag: set(move.digests) for tag, move in zip(tags(moves), moves, strict=True)}
 
     both, mixed = {amd64.info.id, arm64.info.id}, {compat.info.id, arm64.info.id}
@@ -234,19 +234,19 @@ def test_unpublished_are_images_that_their_tags_lack(
     specs = [amd64.plan.spec, arm64.plan.spec]
     floating = f"{REPOSITORY}:{T130}"
 
-    def lacking(held: Registry, *, small: bool = False) -> list[str]:
-        found = unpublished(
+    def lacking(published: Registry, *, small: bool = False) -> list[str]:
+        missing = unpublished(
             *(case.config, specs, "r.io:5000/me"),
-            lookup=held.get,
+            lookup=published.get,
             workspace=case.workspace,
             small=small,
         )
-        return [name.removeprefix(f"{REPOSITORY}:") for _, name in found]
+        return [name.removeprefix(f"{REPOSITORY}:") for _, name in missing]
 
-    both, held = [exact(amd64), exact(arm64)], registry(amd64, arm64)
-    assert lacking({}) == lacking(held) == both
-    assert lacking({**held, floating: target(manifest(amd64))}) == both[1:]
-    everything = {**held, floating: target(manifest(amd64), manifest(arm64))}
+    both, published = [exact(amd64), exact(arm64)], registry(amd64, arm64)
+    assert lacking({}) == lacking(published) == both
+    assert lacking({**published, floating: target(manifest(amd64))}) == both[1:]
+    everything = {**published, floating: target(manifest(amd64), manifest(arm64))}
     assert lacking(everything) == []
     assert lacking(everything, small=True) == [f"{name}-small" for name in both]
 
@@ -275,19 +275,19 @@ class Shelf:
 
     def __init__(self, case: Case, image: VerifiedImage, *images: Manifest) -> None:
         self.case, self.image, self.images = case, image, {m.digest: m for m in images}
-        self.held: Registry = {}
+        self.published: Registry = {}
         self.late: Registry = {}
         self.after = 0
         self.did: list[str] = []
 
     def look(self) -> tuple[Move, ...]:
-        return self.case.plan(self.image, self.held)
+        return self.case.plan(self.image, self.published)
 
     def send(self, move: Move) -> None:
         self.did += tags([move])
-        self.held[move.reference] = target(*(self.images[digest] for digest in move.digests))
+        self.published[move.reference] = target(*(self.images[digest] for digest in move.digests))
         if len(self.did) == self.after:
-            self.held |= self.late
+            self.published |= self.late
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def test_push_joins_a_platform_that_comes_meanwhile(
     moves, now = push(shelf.look, shelf.send)
     assert len(shelf.did) == transfers
     assert states(moves) == [NEW] * 4
-    assert shelf.held[f"{REPOSITORY}:latest"].digests == (shelf.image.info.id, arm64.info.id)
+    assert shelf.published[f"{REPOSITORY}:latest"].digests == (shelf.image.info.id, arm64.info.id)
     assert indexes(now) == (f"{REPOSITORY}:{T130}@index of 2",)
 
 

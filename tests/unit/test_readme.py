@@ -27,7 +27,7 @@ CHOICES = re.findall(
 RUN = [c for c in readme.commands() if c not in readme.NOT_RUN and not readme.needs_engine(c)]
 
 
-def test_every_command_that_is_not_run_is_there() -> None:
+def test_commands_include_those_that_are_not_run() -> None:
     assert set(readme.NOT_RUN) < set(readme.commands())
     assert len(RUN) >= 5
 
@@ -73,5 +73,5 @@ def test_a_choice_can_be_built_and_runs_on_its_drivers(
             assert judge(spec.cuda, model, f"{branch}.999", compat=known).works, branch
 
 
-def test_there_are_choices_for_old_and_new_drivers() -> None:
+def test_choices_cover_old_and_new_drivers() -> None:
     assert len(CHOICES) >= 5

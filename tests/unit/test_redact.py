@@ -45,7 +45,7 @@ CACHES = (
 
 @pytest.mark.parametrize("name", URLS)
 @pytest.mark.parametrize("scheme", ["https://", ""])
-def test_no_url_of_a_variable_shows_its_password(name: str, scheme: str) -> None:
+def test_redactor_hides_passwords_of_variables(name: str, scheme: str) -> None:
     hide = Redactor.of({name: f"{scheme}me:p%40ss%2Fword@host.example/path"})
     for spelt in ("p%40ss%2Fword", "p@ss/word"):
         shown = hide(f"error: 403 for url: https://me:{spelt}@host.example/path; or '{spelt}'")
@@ -55,7 +55,7 @@ def test_no_url_of_a_variable_shows_its_password(name: str, scheme: str) -> None
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_no_variable_that_is_a_secret_is_shown(name: str) -> None:
+def test_redactor_hides_secret_variables(name: str) -> None:
     assert Redactor.of({name: "p@s/s#w%rd"})("it said: p@s/s#w%rd, so") == "it said: ***, so"
 
 
@@ -65,7 +65,7 @@ def test_no_word_that_is_a_secret_is_shown(key: str) -> None:
 
 
 @pytest.mark.parametrize("option", CACHES)
-def test_no_option_of_a_cache_is_shown(option: str) -> None:
+def test_redactor_hides_cache_options(option: str) -> None:
     words = ["invoke", "build", "--cache-to", option.format("a/b+c==")]
     assert "a/b+c==" not in Redactor()(shlex.join(words))
     assert Redactor.of({}, words)("it said: a/b+c==, so") == "it said: ***, so"
@@ -79,7 +79,7 @@ def test_no_option_of_a_cache_is_shown(option: str) -> None:
         ("build", "--torch-source", "https://hunter2:x-oauth-basic@git.example/x"),
     ],
 )
-def test_no_url_of_the_command_line_is_shown(words: tuple[str, ...]) -> None:
+def test_redactor_hides_passwords_of_the_command_line(words: tuple[str, ...]) -> None:
     assert Redactor.of({}, words)("it said: hunter2") == "it said: ***"
     assert "hunter2" not in Redactor()(" ".join(words))
 
@@ -93,7 +93,7 @@ def test_registry_credentials() -> None:
         assert auth not in Redactor()(text)
 
 
-def test_a_secret_of_many_lines() -> None:
+def test_redactor_hides_a_secret_of_many_lines() -> None:
     key = "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----\n"
     assert Redactor.of({"DEPLOY_KEY": key})("abcdefgh\nijklmnop") == "***\n***"
 
@@ -115,7 +115,7 @@ def test_a_secret_of_many_lines() -> None:
         "-e JUPYTER_PASSWORD=${WORD}",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_redactor_keeps_what_is_no_secret(text: str) -> None:
     environ = {
         "HOME": "/root",
         "TERM": "xterm",
@@ -132,14 +132,14 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_any_secret_in_any_text(secret: str, text: str) -> None:
+def test_redactor_hides_any_secret(secret: str, text: str) -> None:
     hide = Redactor.of({"UV_DEFAULT_INDEX": secret, "X_TOKEN": secret}, [secret])
     shown = hide(f"{text}{secret}{text}")
     assert len(secret) < SHORTEST or "*" in secret or secret not in shown
 
 
 @given(st.lists(st.integers(0, 40)), st.sampled_from("\n\r"))
-def test_a_secret_in_pieces(cuts: list[int], end: str) -> None:
+def test_lines_redact_a_secret_in_pieces(cuts: list[int], end: str) -> None:
     text = f"one hunter2{end}http://a:bc@host two{end}last hunter2"
     lines = Lines(Redactor.of({"A_TOKEN": "hunter2"}))
     places = sorted({0, len(text), *(c for c in cuts if c < len(text))})
@@ -148,7 +148,7 @@ def test_a_secret_in_pieces(cuts: list[int], end: str) -> None:
     assert "".join([*shown, lines.rest()]) == expected
 
 
-def test_the_stream_writes_at_once_what_is_flushed() -> None:
+def test_stream_writes_at_once_on_flush() -> None:
     below = io.StringIO()
     shown = stream(below, Redactor.of({"A_TOKEN": "hunter2"}))
     print("\rprogress hunter2 50%", end="", file=shown)
@@ -168,7 +168,7 @@ def test_errors_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in repr((error, failed))
 
 
-def test_the_output_of_a_streamed_command(
+def test_stream_redacts_a_command(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "hunter2")
@@ -178,7 +178,7 @@ def test_the_output_of_a_streamed_command(
 
 
 @pytest.mark.parametrize("status", [401, 500])
-def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redactor_hides_passwords_in_errors(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the real clients, which put the whole URL into what they raise."""
     monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
     wheel = LockedWheel(name="x", version="1", sha256="0" * 64, size=1, filename="x-1.whl")
@@ -196,11 +196,11 @@ def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.Monk
         secret = url.replace("://", "://me:hunter2@")
         monkeypatch.setenv("UV_DEFAULT_INDEX", secret)
         network = Network(index=f"{secret}/simple", source_mirror=secret)
-        with pytest.raises(NetworkError) as asked, PackageIndex(network) as index:
+        with pytest.raises(NetworkError) as raised, PackageIndex(network) as index:
             index.find(wheel)
         with pytest.raises(NetworkError) as got:
             read(network.mirrored("https://example.org/x"), network)
-        texts = [str(asked.value), str(got.value)]
+        texts = [str(raised.value), str(got.value)]
     for text in texts:
         assert "hunter2" not in text
         assert base64.b64encode(b"me:hunter2").decode() not in text

@@ -60,10 +60,10 @@ class Sources(Resolver):
 
 
 def sources(network: Network | None = None, **facts: Any) -> Sources:
-    made = Sources(root=Path(), network=network or Network(), run=FakeRunner())
+    instance = Sources(root=Path(), network=network or Network(), run=FakeRunner())
     for name, value in facts.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 ALTERED = f"{'0' * 63}f"  # each digit counts
@@ -148,13 +148,13 @@ def deb(name: str, version: str = "1", sha256: str = "0" * 64) -> LockedDeb:
     )
 
 
-def debs(*found: LockedDeb) -> DebLock:
+def debs(*locked: LockedDeb) -> DebLock:
     return DebLock(
         name="base-x",
         date=TODAY,
         system="debian bookworm",
         request=("a",),
-        debs=found,
+        debs=locked,
     )
 
 
@@ -189,7 +189,7 @@ def test_check_gives_the_state_of_each_package(tmp_path: Path) -> None:
 def test_check_downloads_no_archive_of_a_source(tmp_path: Path) -> None:
     """Its Triton names LLVM of 1 GB; a commit says which, so no tree is needed."""
     commit = "c" * 40
-    with web_server({"/a.zip": b"123", "/b.zip": b"12345"}) as (url, asked):
+    with web_server({"/a.zip": b"123", "/b.zip": b"12345"}) as (url, paths):
         archives = tuple(
             LockedArchive(name=name, version="1", url=f"{url}/{name}.zip", size=3, sha256="0" * 64)
             for name in ("a", "b", "c")
@@ -203,14 +203,14 @@ def test_check_downloads_no_archive_of_a_source(tmp_path: Path) -> None:
         item = SourceRequest(
             name="source-x", request=request, source=Source(name="x", description="")
         )
-        found = check(item, tmp_path, sources())
-    assert states(found) == {
+        findings = check(item, tmp_path, sources())
+    assert states(findings) == {
         "a": ("unchanged", ""),
         "b": ("altered", "expected 3 bytes, found 5"),
         "c": ("vanished", f"{url}/c.zip is gone"),
         "torch": ("unchanged", ""),
     }
-    assert sorted(asked) == ["/a.zip", "/b.zip", "/c.zip"]
+    assert sorted(paths) == ["/a.zip", "/b.zip", "/c.zip"]
 
 
 def finding(state: str) -> Finding:

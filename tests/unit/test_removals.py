@@ -37,21 +37,21 @@ def sections(path: Path) -> str:
 def test_symbols_go_and_the_library_works(files: Path) -> None:
     library = files / "triton" / "_C" / "libtriton.so"
     assert ".debug_info" in sections(library)
-    said = removals.apply(files, {"files": [], "symbols": ["triton/_C/lib*.so"]})
-    assert said.startswith("0 files left out, 1 libraries stripped, 0.0 MB less")
+    summary = removals.apply(files, {"files": [], "symbols": ["triton/_C/lib*.so"]})
+    assert summary.startswith("0 files left out, 1 libraries stripped, 0.0 MB less")
     assert not {".debug_info", ".symtab", ".strtab"} & set(sections(library).split())
     assert ".dynsym" in sections(library)
     assert ctypes.CDLL(str(library)).answer() == 42
 
 
 def test_files_go(files: Path) -> None:
-    said = removals.apply(files, {"files": ["triton/lib/*_static.a"], "symbols": []})
-    assert said.startswith("1 files left out, 0 libraries stripped")
+    summary = removals.apply(files, {"files": ["triton/lib/*_static.a"], "symbols": []})
+    assert summary.startswith("1 files left out, 0 libraries stripped")
     names = {path.name for path in files.rglob("*") if path.is_file()}
     assert names == {"libtriton.so", "libx.so", "keep.a"}
 
 
-def test_a_recipe_has_the_removals_of_its_wheel(config: Config, root: Path) -> None:
+def test_recipes_have_the_removals_of_their_wheel(config: Config, root: Path) -> None:
     spec = choose(config, cuda="13.0", arch="12.0", source="fork")
     lock = image_lock(config, spec, root / "locks")
     left = (
@@ -61,7 +61,7 @@ def test_a_recipe_has_the_removals_of_its_wheel(config: Config, root: Path) -> N
         Removal(wheels=("torch",), reason="", files=("torch/e",), cuda=("12.8",)),
         Removal(wheels=("sympy",), reason="", files=("sympy/f",)),
     )
-    made = recipes(spec, lock, left)
-    assert made["torch"]["removals"] == {"files": ["torch/a"], "symbols": []}
-    assert made["triton"]["removals"] == {"files": [], "symbols": ["triton/c"]}
+    result = recipes(spec, lock, left)
+    assert result["torch"]["removals"] == {"files": ["torch/a"], "symbols": []}
+    assert result["triton"]["removals"] == {"files": [], "symbols": ["triton/c"]}
     assert not spec.narrowed  # it is compiled for its architectures alone

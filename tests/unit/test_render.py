@@ -127,18 +127,18 @@ def test_no_layer_depends_on_the_environment_nor_on_the_version(config: Config, 
 
 
 @pytest.mark.parametrize(
-    ("word", "held", "label", "name"),
+    ("word", "compat", "label", "name"),
     [
         ("without", False, "none", "runtime"),
         ("with", True, "580.178.04-1ubuntu1", "runtime-compat"),
     ],
 )
 def test_dockerfile_with_and_without_the_compat_library(
-    config: Config, root: Path, word: str, held: bool, label: str, name: str
+    config: Config, root: Path, word: str, compat: bool, label: str, name: str
 ) -> None:
     spec = choose(config, arch="12.0", compat=word)
     plan = planned(config, root, spec, lock_of(config, root, spec))
-    assert ("from=compat" in plan.context.dockerfile) == held
+    assert ("from=compat" in plan.context.dockerfile) == compat
     assert labels.write(config, plan)["io.github.torch-images.compat"] == label
     assert version(config, plan) == f"{T130}-sm120-{name}-{plan.identity[:12]}"
 
@@ -201,7 +201,7 @@ def test_write_context_writes_all_files_with_their_modes(
     context = render(config, spec, lock_of(config, root, spec), root)
     folder = tmp_path / "context"
     write_context(context, folder)
-    found = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
-    assert set(found) == {file.path for file in context.files}
-    assert found["build/install-wheels"].stat().st_mode & 0o777 == 0o755
-    assert found["Dockerfile"].stat().st_mode & 0o777 == 0o644
+    written = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+    assert set(written) == {file.path for file in context.files}
+    assert written["build/install-wheels"].stat().st_mode & 0o777 == 0o755
+    assert written["Dockerfile"].stat().st_mode & 0o777 == 0o644

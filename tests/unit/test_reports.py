@@ -37,7 +37,7 @@ MOVED = [
     Move(reference="r/x:c", digests=("sha256:n",), state=THERE),
     Move(reference="r/x:d", digests=("sha256:n",), state=STAYS, reason="a newer image has it"),
 ]
-FOUND = [
+FINDINGS = [
     Finding(lock="base", name="a", version="1", state=UNCHANGED),
     Finding(lock="base", name="b", version="1", state=NEWER, detail="-> 2"),
     Finding(lock="wheel", name="c", version="1", state=ALTERED, detail="run `invoke lock`"),
@@ -85,7 +85,7 @@ REPORTS = {
     "built": report.built(BUILT),
     "built-unverified": report.built({k: v for k, v in BUILT.items() if k != "checks"}),
     "tags": "\n".join([report.moves(MOVED, done=False), report.moves(MOVED, done=True)]),
-    "findings": report.findings(FOUND),
+    "findings": report.findings(FINDINGS),
     "verified": report.verified(PROOF),
     "gpus": report.gpus([GPU]),
     "removed": "\n".join(report.collected(ITEM, done=done) for done in (False, True)),
@@ -97,5 +97,5 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_report(name: str, golden: Callable[[str, str], None]) -> None:
+def test_report_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"reports/{name}.txt", f"{REPORTS[name]}\n")

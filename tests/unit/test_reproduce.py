@@ -76,11 +76,11 @@ def test_copy_has_the_images_and_locks_in_use(
 
 
 @pytest.mark.parametrize(
-    ("commit", "said"),
+    ("commit", "problem"),
     [("", r"has no commit.*--commit"), (f"{COMMIT}-dirty", rf"uncommitted files on {COMMIT}; ")],
 )
-def test_require_commit_of_an_unknown_or_dirty_one(commit: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_require_commit_of_an_unknown_or_dirty_one(commit: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
         _require_commit("i", commit)
 
 
@@ -88,25 +88,25 @@ def test_require_commit_of_an_unknown_or_dirty_one(commit: str, said: str) -> No
 def test_kept_images_survive_a_rebuild(tags: tuple[str, ...]) -> None:
     """Neither one without a name, nor the one whose candidate tag the twin takes."""
     image, unverified = stored("1", *tags), stored("2", "torch-images-candidate:x")
-    there = [image] if "torch-images-candidate:x" in tags else [image, unverified]
-    engine = FakeEngine(*there)
+    images = [image] if "torch-images-candidate:x" in tags else [image, unverified]
+    engine = FakeEngine(*images)
     candidate = engine.digest("torch-images-candidate:x")
-    wanted = cast("Any", SimpleNamespace(candidate="torch-images-candidate:x"))
-    with _kept(image.id, wanted, engine):
+    plan = cast("Any", SimpleNamespace(candidate="torch-images-candidate:x"))
+    with _kept(image.id, plan, engine):
         engine.untag("torch-images-candidate:x")  # an image goes with its last name
         engine.images.append(stored("3", "torch-images-candidate:x"))
         engine.untag("mine:1")  # by a user, meanwhile
-    assert {one.id for one in engine.images} == {one.id for one in there}
+    assert {one.id for one in engine.images} == {one.id for one in images}
     assert engine.digest("torch-images-candidate:x") == candidate
     left = [tag for tag in engine.tags() if tag.startswith("torch-images-original:")]
     assert len(left) == (0 if "torch-images-candidate:x" in tags else 1)
 
 
-@pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39])
+@pytest.mark.parametrize("commit", ["--orphan=x", "main", "c" * 39])
 def test_check_out_refuses_an_invalid_commit(
-    workspace: Workspace, tmp_path: Path, named: str
+    workspace: Workspace, tmp_path: Path, commit: str
 ) -> None:
     run = runner(workspace)
-    with pytest.raises(UsageError, match=f"'{named}' is not a commit; give its 40"):
-        _check_out(named, tmp_path / "copy", workspace, HOME, run)
+    with pytest.raises(UsageError, match=f"'{commit}' is not a commit; give its 40"):
+        _check_out(commit, tmp_path / "copy", workspace, HOME, run)
     assert not [words for words in run.commands if "clone" in words or "checkout" in words]

@@ -47,17 +47,17 @@ def pod(config: Config, root: Path, cuda: str, *, compat: str = "without") -> Po
 
 
 def test_a_template_follows_the_image(config: Config, root: Path) -> None:
-    found = body(config, pod(config, root, "13.0"))
-    jsonschema.validate(found, json.loads(SCHEMA.read_text()))
-    assert found["name"] == "torch-images/torch-cu130:pod"
-    assert found["image"] == REFERENCE
-    assert found["disk"] == 8 + 20
-    assert found["mounts"] == {"persistent": {"size": 20, "path": "/workspace"}}
+    template = body(config, pod(config, root, "13.0"))
+    jsonschema.validate(template, json.loads(SCHEMA.read_text()))
+    assert template["name"] == "torch-images/torch-cu130:pod"
+    assert template["image"] == REFERENCE
+    assert template["disk"] == 8 + 20
+    assert template["mounts"] == {"persistent": {"size": 20, "path": "/workspace"}}
     # Its command, which arguments would replace; key and password are for what it starts.
-    assert (found["args"], found["startSsh"], found["startJupyter"]) == ("", True, True)
-    assert "registry" not in found  # so that a template keeps the credentials that it has
+    assert (template["args"], template["startSsh"], template["startJupyter"]) == ("", True, True)
+    assert "registry" not in template  # so that a template keeps the credentials that it has
     private = body(config, pod(config, root, "13.0"), credentials="cred_1")
-    assert private == {**found, "registry": "cred_1"}
+    assert private == {**template, "registry": "cred_1"}
 
 
 def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
@@ -69,7 +69,7 @@ def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
         pod_image(config, "ghcr.io/you/x", image, PULL)
 
 
-def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) -> None:
+def test_body_refuses_an_image_without_hosts(config: Config, root: Path) -> None:
     """RunPod takes an empty list for every host."""
     old = dataclasses.replace(config.pods, hosts=(("12.0", "525"),))
     ways = "; use an image of an older CUDA version"
@@ -81,7 +81,7 @@ def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("cuda", "compat", "geforce", "wanted"),
+    ("cuda", "compat", "geforce", "versions"),
     [
         # 560 is no branch that the compat library of 13.0 knows, nor are 525, 530, 545 and 555.
         ("13.0", "with", False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
@@ -92,17 +92,17 @@ def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) ->
     ],
 )
 def test_hosts_include_those_that_compat_serves(
-    config: Config, root: Path, cuda: str, compat: str, geforce: bool, wanted: str
+    config: Config, root: Path, cuda: str, compat: str, geforce: bool, versions: str
 ) -> None:
     image = pod(config, root, "13.0", compat=compat)
     image = dataclasses.replace(image, spec=choose(config, cuda=cuda, compat=compat))
-    found = body(config, image, geforce=geforce)
-    assert found["allowedCudaVersions"] == wanted.split()
-    assert found["name"].endswith(" geforce") == geforce
+    template = body(config, image, geforce=geforce)
+    assert template["allowedCudaVersions"] == versions.split()
+    assert template["name"].endswith(" geforce") == geforce
 
 
 @pytest.mark.parametrize(
-    ("arch", "geforce", "wanted"),
+    ("arch", "geforce", "versions"),
     [
         ("9.0", False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
         # No older driver knows these GPUs, and a compat library does not help.
@@ -111,11 +111,11 @@ def test_hosts_include_those_that_compat_serves(
     ],
 )
 def test_hosts_have_a_driver_that_supports_a_gpu_of_the_image(
-    config: Config, root: Path, arch: str, geforce: bool, wanted: str
+    config: Config, root: Path, arch: str, geforce: bool, versions: str
 ) -> None:
     spec = choose(config, cuda="13.0", arch=arch, compat="with")
     image = dataclasses.replace(pod(config, root, "13.0", compat="with"), spec=spec)
-    assert hosts(config, image, geforce=geforce) == wanted.split()
+    assert hosts(config, image, geforce=geforce) == versions.split()
 
 
 @pytest.mark.parametrize(

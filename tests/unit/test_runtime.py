@@ -50,8 +50,8 @@ def put_library(folder: Path, version: str, data: bytes) -> None:
 def image_json(config: Config, tmp_path: Path) -> Callable[[str], Path]:
     def write(cuda: str) -> Path:
         spec = choose(config, cuda=cuda, platform="linux/amd64")
-        told = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
-        return place(tmp_path, "image.json", json.dumps(told))
+        written = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
+        return place(tmp_path, "image.json", json.dumps(written))
 
     return write
 
@@ -107,33 +107,33 @@ def test_table(
 ) -> None:
     root = tmp_path / "root"
     lay_out(row, root)
-    told = {
+    nvml = {
         "driver": row.driver,
         "devices": [(f"GPU {i}", brand) for i, brand in enumerate(row.gpus)],
     }
-    monkeypatch.setattr(facts, "in_child", lambda *_: None if row.gpus == "hang" else told)
+    monkeypatch.setattr(facts, "in_child", lambda *_: None if row.gpus == "hang" else nvml)
     monkeypatch.setattr(cuda_runtime, "probe", answers(row))
     image = cuda_runtime.read_image(root, image_json(row.cuda))
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: image)
     mode, complaint = cuda_runtime.read_mode({"CUDA_COMPAT": row.mode})
-    made = cuda_runtime.decide(root, mode)
-    said = f"{complaint}\n{made.line}"
-    assert (made.choice.library, made.choice.works) == (row.chosen, row.works), said
-    assert [part for part in row.says if part not in said] == [], said
-    assert "\n" not in made.line
+    start = cuda_runtime.decide(root, mode)
+    output = f"{complaint}\n{start.line}"
+    assert (start.choice.library, start.choice.works) == (row.chosen, row.works), output
+    assert [part for part in row.says if part not in output] == [], output
+    assert "\n" not in start.line
 
     if row.runs_as != ROOT:
         monkeypatch.setattr(effect, "_write", lambda *_: False)
         monkeypatch.setattr(effect, "_remove", lambda *_: False)
     stale = {"LD_LIBRARY_PATH": f"/mine:{root}/opt/cuda-compat/13.0", "TRITON_LIBCUDA_PATH": "/t"}
     environ = stale if row.stale == "environment" else {}
-    named = isinstance(row.library, str) and row.named
-    if named:
+    by_name = isinstance(row.library, str) and row.listed
+    if by_name:
         environ = {"LD_LIBRARY_PATH": f"{root}{row.folder}"}
     how, changes = effect.apply(
-        made.choice, made.host, root, environ, f"{root}/opt/cuda-compat", ldconfig=lambda: True
+        start.choice, start.host, root, environ, f"{root}/opt/cuda-compat", ldconfig=lambda: True
     )
-    assert how == (effect.CACHE if row.stale and made.choice.folder else row.how)
+    assert how == (effect.CACHE if row.stale and start.choice.folder else row.how)
     own, hosts = str(root / f"opt/cuda-compat/{row.cuda}"), f"{root}{row.folder}"
     folders = [own] if row.chosen == "compat" else [hosts]
     folders += [hosts] if isinstance(row.library, str) and hosts not in folders else []
@@ -143,30 +143,28 @@ def test_table(
         assert changes == path
     elif how == effect.CACHE:
         assert conf.read_text().split() == folders
-        before = named and row.chosen == "compat"
+        before = by_name and row.chosen == "compat"
         assert changes == ({"LD_LIBRARY_PATH": ":".join(folders)} if before else {})
     else:
         assert not conf.exists()
-        triton = {"TRITON_LIBCUDA_PATH": hosts} if named else {}
+        triton = {"TRITON_LIBCUDA_PATH": hosts} if by_name else {}
         assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else triton)
 
 
 @given(st.text(max_size=80))
-def test_no_text_of_the_kernel_can_stop_a_start(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_kernel_driver_of_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     root = tmp_path_factory.mktemp("root")
     place(root, "proc/driver/nvidia/version", text.encode("utf-8", "surrogatepass"))
     assert facts.kernel_driver(root) == "" or "NVRM version" in text
 
 
-def test_a_child_that_hangs_is_given_up() -> None:
+def test_in_child_gives_up_a_hanging_child() -> None:
     started = time.monotonic()
     assert facts.in_child(lambda: time.sleep(60) or {}, started + 0.05) is None  # type: ignore[func-returns-value]
     assert facts.in_child(lambda: {"driver": "1"}, time.monotonic() + 60) == {"driver": "1"}
 
 
-def test_no_late_child_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entrypoint becomes the command, and its os.wait() would return a child of ours."""
     fork, start = os.fork, subprocess.Popen
     children: list[int] = []

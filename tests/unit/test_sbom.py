@@ -103,8 +103,8 @@ class Derived:
 
 
 def bill_of(installed: object, bill: object = BASE) -> tuple[str, list[str]]:
-    said: list[str] = []
-    return sbom.read("mine", cast("Engine", Derived(bill, installed)), said.append), said
+    messages: list[str] = []
+    return sbom.read("mine", cast("Engine", Derived(bill, installed)), messages.append), messages
 
 
 @pytest.mark.parametrize(
@@ -124,43 +124,43 @@ def bill_of(installed: object, bill: object = BASE) -> tuple[str, list[str]]:
     ],
     ids=["wheels", "a package gone", "a package more"],
 )
-def test_the_bill_of_a_derived_image_is_of_what_is_installed(
+def test_read_lists_installed_packages_of_a_derived_image(
     change: dict[str, Any], gone: set[str], come: set[str]
 ) -> None:
     """Not the base's, by which a scanner would miss, or make up, what is vulnerable."""
-    text, said = bill_of(INSTALLED | change)
-    made = json.loads(text)
+    text, messages = bill_of(INSTALLED | change)
+    bill = json.loads(text)
     before = {c["purl"]: c for c in BASE["components"]}
-    found = {c["purl"]: c for c in made["components"]}
-    assert found.keys() == before.keys() - gone | come
-    assert all(found[purl] == before[purl] for purl in before.keys() - gone)  # with their hashes
-    assert COMPAT in made["components"]  # it is only unpacked
-    own = made["metadata"]["component"]
+    parts = {c["purl"]: c for c in bill["components"]}
+    assert parts.keys() == before.keys() - gone | come
+    assert all(parts[purl] == before[purl] for purl in before.keys() - gone)  # with their hashes
+    assert COMPAT in bill["components"]  # it is only unpacked
+    own = bill["metadata"]["component"]
     assert (own["name"], own["version"]) == ("mine", "sha256:1")
     assert own["pedigree"]["ancestors"] == [BASE["metadata"]["component"]]
-    assert said == [
+    assert messages == [
         "mine is derived from torch-cu130:2.14.1-x: this SBOM lists the installed packages"
     ]
 
 
-@pytest.mark.parametrize("said", [[], "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}])
-def test_an_image_that_says_nothing_of_use(said: object) -> None:
+@pytest.mark.parametrize("facts", [[], "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}])
+def test_read_refuses_malformed_facts(facts: object) -> None:
     with pytest.raises(VerifyError, match=r"^mine: its installed packages cannot be listed: "):
-        bill_of(said)
+        bill_of(facts)
 
 
-def test_nothing_of_a_foreign_image_reaches_the_terminal_raw() -> None:
+def test_read_escapes_text_of_a_foreign_image() -> None:
     """Its bill names its base, and a program of its own says what is installed."""
     bad = "x\x1b]0;owned\x07\x1b[2J"
     component = {"type": "container", "name": bad, "version": "1"}
     bill = {**BASE, "metadata": {"component": component}}
-    _, said = bill_of({**INSTALLED, "wheels": []}, bill)
+    _, messages = bill_of({**INSTALLED, "wheels": []}, bill)
     image = Derived(BASE, INSTALLED)
     image.installed = bad
     with pytest.raises(VerifyError) as caught:
-        sbom.read("mine", cast("Engine", image), said.append)
-    assert "owned" in said[0]
-    assert f"{said[0]}{caught.value}".isprintable()
+        sbom.read("mine", cast("Engine", image), messages.append)
+    assert "owned" in messages[0]
+    assert f"{messages[0]}{caught.value}".isprintable()
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '"\\u001b[2J"'])

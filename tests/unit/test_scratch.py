@@ -28,7 +28,7 @@ with scratch(Path(sys.argv[1]), "torch-images-") as made:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+def busy_folder(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """A scratch folder that another process holds."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -37,8 +37,8 @@ def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         process.kill()
 
 
-def test_folder_of_a_running_process_stays(held: tuple[Path, subprocess.Popen[str]]) -> None:
-    folder, _ = held
+def test_folder_of_a_running_process_stays(busy_folder: tuple[Path, subprocess.Popen[str]]) -> None:
+    folder, _ = busy_folder
     with scratch(folder.parent, "torch-images-") as own:
         assert left_behind(folder.parent) == ()
         assert not discard(folder)
@@ -49,9 +49,9 @@ def test_folder_of_a_running_process_stays(held: tuple[Path, subprocess.Popen[st
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_folder_of_a_killed_process_is_removed(
-    held: tuple[Path, subprocess.Popen[str]], end: signal.Signals
+    busy_folder: tuple[Path, subprocess.Popen[str]], end: signal.Signals
 ) -> None:
-    folder, process = held
+    folder, process = busy_folder
     process.send_signal(end)
     process.wait()
     assert left_behind(folder.parent) == (folder,)
@@ -63,11 +63,11 @@ def test_interrupted_removal_is_continued(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(_: Path) -> None:
         raise OSError("Directory not empty")  # a thread still writes
 
-    with monkeypatch.context() as patched, scratch(tmp_path, "x") as made:
-        (made / "tree").mkdir()
+    with monkeypatch.context() as patched, scratch(tmp_path, "x") as path:
+        (path / "tree").mkdir()
         patched.setattr(shutil, "rmtree", fail)
-    assert left_behind(tmp_path) == (made,)
-    assert discard(made)
+    assert left_behind(tmp_path) == (path,)
+    assert discard(path)
 
 
 def test_unmarked_folder_stays(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_folder_of_another_user_stays(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == ()
 
 
-def test_nothing_is_removed_below_a_mount(
+def test_remove_tree_keeps_what_is_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`rm -rf` of a bootstrap that was killed emptied the host's /dev/shm."""

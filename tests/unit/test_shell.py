@@ -60,8 +60,8 @@ def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) ->
     assert shown(shell, file, IMAGE) == [IMAGE["PATH"], "1", "none"]
     started = {"TORCH_IMAGE_STARTED": "1", "STARTS": "1"}
     for environ in (IMAGE, LOST):  # a script may want a PATH of its own
-        found = shown(shell, file, {**environ, **started})
-        assert found == [environ["PATH"], "1", "none"]
+        result = shown(shell, file, {**environ, **started})
+        assert result == [environ["PATH"], "1", "none"]
 
 
 @pytest.mark.parametrize("started", ["", "1"])
@@ -87,8 +87,8 @@ def test_a_shell_that_lost_the_images_variables_refuses_what_the_image_refuses(
     variables = " ".join(f"${{{name}}}" for name in sorted(refusals(lock)))
     command = [f"/bin/{shell}", "-euc", f'. {hook}/shell.sh; echo "{variables}"']
     done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
-    found = [sorted(value.split(",")) for value in done.stdout.split()]
-    assert found == [sorted(value.split(",")) for _, value in sorted(refusals(lock).items())]
+    values = [sorted(value.split(",")) for value in done.stdout.split()]
+    assert values == [sorted(value.split(",")) for _, value in sorted(refusals(lock).items())]
     assert done.stderr == ""
 
 

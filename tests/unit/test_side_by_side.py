@@ -124,23 +124,23 @@ def test_a_second_build_of_an_image_waits_for_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both would move its candidate tag: the one that ends first takes it from the other."""
-    begun, waits, told = threading.Event(), threading.Event(), list[str]()
+    begun, waits, events = threading.Event(), threading.Event(), list[str]()
 
     def build(*_: object, **__: object) -> tuple[()]:
-        told.append("begins")
+        events.append("begins")
         begun.set()
         waits.wait(PATIENCE)
-        told.append("ends")
+        events.append("ends")
         return ()
 
     def say(text: str) -> None:
-        told.append(text)
+        events.append(text)
         waits.set()
 
     monkeypatch.setattr(pipeline, "build", build)
 
-    def make(*named: LockedImage) -> None:
-        pipeline.make(job_of(config, workspace, say), named)
+    def make(*locked: LockedImage) -> None:
+        pipeline.make(job_of(config, workspace, say), locked)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(make, *images)
@@ -149,7 +149,7 @@ def test_a_second_build_of_an_image_waits_for_the_first(
         first.result()
         second.result()
     waiting = f"another build of {images[1].spec.id} is running here: waiting for it"
-    assert told == ["begins", waiting, "ends", "begins", "ends"]
+    assert events == ["begins", waiting, "ends", "begins", "ends"]
 
 
 def test_two_builds_wait_for_images_in_one_order(
@@ -165,6 +165,6 @@ def test_two_builds_wait_for_images_in_one_order(
 
     monkeypatch.setattr(pipeline, "alone", alone)
     monkeypatch.setattr(pipeline, "build", lambda *_, **__: ())
-    named = [SimpleNamespace(spec=SimpleNamespace(id=f"x{number}")) for number in range(9)]
-    pipeline.make(job_of(config, workspace), cast("Sequence[LockedImage]", named[::-1]))
+    locked = [SimpleNamespace(spec=SimpleNamespace(id=f"x{number}")) for number in range(9)]
+    pipeline.make(job_of(config, workspace), cast("Sequence[LockedImage]", locked[::-1]))
     assert waits == [f".x{number}.lock" for number in range(9)]

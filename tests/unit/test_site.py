@@ -30,7 +30,7 @@ class Page(HTMLParser):
     def __init__(self, data: bytes) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.cells: list[str] = []
         self.feed(data.decode())
@@ -38,7 +38,7 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
         if tag in ("th", "td"):
             self.cells.append("")
         if tag not in EMPTY:
@@ -57,7 +57,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     def values(self, name: str) -> list[str]:
-        return [attributes[name] or "" for _, attributes in self.found if name in attributes]
+        return [attributes[name] or "" for _, attributes in self.tags if name in attributes]
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,10 @@ def test_the_list_has_each_image_and_words_that_a_search_finds(
     assert set(whole) == {"favicon.svg", "filter.js", "index.html", "style.css"}
     page = Page(whole["index.html"])
     count, words, gpus = len(specs), page.values("data-words"), page.values("data-gpus")
-    for spec, own, held in zip(specs, words[-count:], gpus[-count:], strict=True):
+    for spec, own, gpu_names in zip(specs, words[-count:], gpus[-count:], strict=True):
         assert f"{spec.variant.name} {spec.source.name} {spec.platform.name} " in own
         served = [name for a in spec.architectures for name in (*a.geforce, *a.gpus)]
-        assert held.split(", ") == served
+        assert gpu_names.split(", ") == served
     assert "8.9 sm89 Ada Lovelace linux/amd64" in words
 
 
@@ -129,12 +129,12 @@ def test_page_has_the_answers_of_pick(
     """All of it without a script, which only the search needs: GPUs, drivers, image, and why."""
     states = ledger.states(config, matrix(config), ledger.read(project), project, root / "locks")
     compat = {p: compat_versions(config, root / "locks", p) for p in config.platforms}
-    wanted = answers.rows(config, compat, namespace="ghcr.io/me", state=states.__getitem__)
+    expected = answers.rows(config, compat, namespace="ghcr.io/me", state=states.__getitem__)
     [body] = re.findall(
         r'<table id="answers"[^>]*>.*?<tbody>(.*?)</tbody>', whole["index.html"].decode(), re.DOTALL
     )
-    found = [Page(row.encode()) for row in body.strip().splitlines()]
-    for page, row in zip(found, wanted, strict=True):
+    pages = [Page(row.encode()) for row in body.strip().splitlines()]
+    for page, row in zip(pages, expected, strict=True):
         gpus, platform, drivers, image, torch, way, proof = page.cells
         assert gpus == f"{', '.join(row.gpus)} ({row.kind})"
         assert platform == (row.platform or "any")
@@ -145,7 +145,7 @@ def test_page_has_the_answers_of_pick(
         assert page.values("data-gpus") == [", ".join(row.gpus)]
         assert page.values("data-drivers") == ([" ".join(row.branches)] if row.branches else [])
     page = Page(whole["index.html"])
-    hidden = [a.get("data-table") or a["id"] for _, a in page.found if "hidden" in a]
+    hidden = [a.get("data-table") or a["id"] for _, a in page.tags if "hidden" in a]
     assert hidden == ["answers", "answer", "images"]
     assert page.text.count("docker run --rm --gpus all IMAGE") == 1
 
@@ -156,7 +156,7 @@ def test_page_escapes_any_text(config: Config, make: Callable[..., dict[str, byt
     arches = (replace(first, gpus=(*first.gpus, HOSTILE)), *others)
     hostile = replace(config, variants=variants, architectures=arches)
     page = Page(make(hostile, commit=HOSTILE)["index.html"])
-    assert "img" not in {tag for tag, _ in page.found}
+    assert "img" not in {tag for tag, _ in page.tags}
     assert not page.values("onerror")
     assert HOSTILE in page.text
     assert page.values("src") == ["filter.js"]

@@ -58,12 +58,12 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_check_out_of_a_silent_repository_is_a_network_error(tmp_path: Path) -> None:
-    wanted = LockedTree(
+    tree = LockedTree(
         name="torch", version="1", repository="https://github.com/x/y", commit="a" * 40
     )
     network = Network(source_mirror=f"http://127.0.0.1:{closed_port()}")
     with pytest.raises(NetworkError, match=r"could not be cloned: .*TORCH_IMAGES_SOURCE_MIRROR"):
-        checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
+        checkout.check_out(tree, cache=tmp_path, network=network, run=Runner())
 
 
 def test_resolve_toolkit_reads_the_list_of_a_release(config: Config, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_resolve_toolkit_reads_the_list_of_a_release(config: Config, tmp_path: P
             item = ToolkitRequest(name="toolkit-cu128", request=(), cuda=changed, archives=root)
             return toolchain.resolve_toolkit(item, network)
 
-        found = resolve()
-        assert [a.name for a in found.archives] == sorted(cuda.archives)
-        assert found.archives[0].url == f"{root}/a/b.tar.xz"
+        toolkit = resolve()
+        assert [a.name for a in toolkit.archives] == sorted(cuda.archives)
+        assert toolkit.archives[0].url == f"{root}/a/b.tar.xz"
         with pytest.raises(
             LockError, match=r"does not list all archives for linux-x86_64: 'cuda_nvc'"
         ):

@@ -75,7 +75,7 @@ class Engine(FakeEngine):
 class Stand:
     """A run over images whose builds and checks are stand-ins.
 
-    Builds and checks that are in `problems` raise these; each notes its begin in `told`. A built
+    Builds and checks that are in `problems` raise these; each notes its begin in `log`. A built
     image gets a parent image, and a checked one its tag.
     """
 
@@ -85,7 +85,7 @@ class Stand:
         self.config, self.root = config, root
         self.engine = Engine()
         self.run = FakeRunner()
-        self.told: list[str] = []
+        self.log: list[str] = []
         self.problems: dict[str, BaseException] = {}
         locks = root / "locks"
         self.workspace = Workspace(
@@ -113,7 +113,7 @@ class Stand:
 
     def step(self, word: str, image: str) -> None:
         step = f"{word} {image}"
-        self.told.append(step)
+        self.log.append(step)
         if problem := self.problems.get(step):
             raise problem
 
@@ -123,7 +123,7 @@ class Stand:
             workspace=self.workspace,
             engine=self.engine,
             run=self.run,
-            shown=Shown(say=self.told.append),
+            shown=Shown(say=self.log.append),
         )
         before = frozenset(self.engine.tags())
         stale_run = StaleRun(job=job, before=before, machine=MACHINE, today=TODAY)
@@ -178,7 +178,7 @@ def test_an_image_is_built_while_the_one_before_is_checked(
 @pytest.mark.parametrize(
     ("error", "old"), [(LockError("no wheel"), None), (NetworkError("no answer"), LINE)]
 )
-def test_an_unavailable_image_is_recorded_with_the_reason(
+def test_build_stale_records_an_unavailable_image(
     stand: Stand, error: TorchImagesError, old: Line | None
 ) -> None:
     """Also in place of a line whose inputs have changed. The next image is built all the same."""
@@ -197,7 +197,7 @@ def test_an_unavailable_image_is_recorded_with_the_reason(
 
 
 @pytest.mark.parametrize("step", ["build", "check"])
-def test_an_image_that_fails_gets_no_line(stand: Stand, step: str) -> None:
+def test_build_stale_records_no_failed_image(stand: Stand, step: str) -> None:
     error = {"build": BuildError("gcc ended"), "check": VerifyError("3 checks failed")}[step]
     stand.problems[f"{step} {OLDER}"] = error
     done = stand.outcomes(OLDER, RUNTIME)
@@ -205,17 +205,17 @@ def test_an_image_that_fails_gets_no_line(stand: Stand, step: str) -> None:
     assert [line.image for line in stand.lines()] == [RUNTIME]
 
 
-def test_a_full_disk_ends_the_run(stand: Stand) -> None:
+def test_build_stale_ends_on_a_full_disk(stand: Stand) -> None:
     error = DiskError("the disk is full")
     stand.problems[f"build {RUNTIME}"] = error
     done = stand.outcomes(OLDER, RUNTIME, RUNTIME)
     assert [(one.spec.id, one.error) for one in done] == [(OLDER, None), (RUNTIME, error)]
     assert [line.image for line in stand.lines()] == [OLDER]
-    assert stand.told.count(f"build {RUNTIME}") == 1
-    assert "1 more not tried; the next run goes on there" in stand.told
+    assert stand.log.count(f"build {RUNTIME}") == 1
+    assert "1 more not tried; the next run goes on there" in stand.log
 
 
-def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_stale_build_ends(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """No further image is begun."""
     interrupted, checked = threading.Event(), threading.Event()
     stand.problems[f"build {RUNTIME}"] = KeyboardInterrupt()
@@ -230,13 +230,13 @@ def test_an_interruption_waits_for_no_check(stand: Stand, monkeypatch: pytest.Mo
         stand.outcomes(OLDER, RUNTIME, RUNTIME)
     interrupted.set()
     assert checked.wait(PATIENCE)
-    assert [line for line in stand.told if line.startswith("build")] == [
+    assert [line for line in stand.log if line.startswith("build")] == [
         f"build {OLDER}",
         f"build {RUNTIME}",
     ]
 
 
-def test_a_name_that_was_there_before_stays(stand: Stand) -> None:
+def test_build_stale_keeps_existing_tags(stand: Stand) -> None:
     """It may be the only one of an image of the user's, which would go with it."""
     mine = stored("a", "x:1", "mine:1")
     stand.engine.images.append(mine)
@@ -279,7 +279,7 @@ def full(stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FullD
 
 
 def freed(stand: Stand) -> list[str]:
-    return [line.partition(";")[0] for line in stand.told if line.startswith("freed disk")]
+    return [line.partition(";")[0] for line in stand.log if line.startswith("freed disk")]
 
 
 def test_parent_images_go_before_layers(stand: Stand, full: FullDisk) -> None:
@@ -314,7 +314,7 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
 
     def prune(ids: Collection[str], _: Runner) -> None:
         assert not stand.engine.tags("torch-images-parent:")
-        stand.told.append(f"pruned {sorted(ids)}")
+        stand.log.append(f"pruned {sorted(ids)}")
         full.enough = 3
 
     step = Record("b", ("a",), "mount / from exec /bin/sh -c /run/build/create-venv")
@@ -322,7 +322,7 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
     monkeypatch.setattr(stale, "forget", prune)
     full.enough = 0
     stand.outcomes(RUNTIME)
-    assert "pruned ['a', 'b']" in stand.told
+    assert "pruned ['a', 'b']" in stand.log
     assert freed(stand) == ["freed disk: 2 parent images, 2 entries of BuildKit's cache, 0 layers"]
 
 
@@ -333,9 +333,9 @@ def test_layers_in_the_cache_are_not_in_the_engine(
     whole = disk_needed(stand.config, [planned(stand.config, stand.root)])
 
     def needed(*words: Any, **options: Any) -> int:
-        found = disk_needed(*words, **options)
-        assert found == whole
-        return found
+        size = disk_needed(*words, **options)
+        assert size == whole
+        return size
 
     monkeypatch.setattr(stale, "disk_needed", needed)
     stand.outcomes(RUNTIME)
@@ -343,7 +343,7 @@ def test_layers_in_the_cache_are_not_in_the_engine(
 
 
 @pytest.mark.usefixtures("full")
-def test_a_full_disk_waits_for_the_image_before(
+def test_build_stale_on_a_full_disk_waits_for_the_check(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its layers may be all that is in the way."""
@@ -355,5 +355,5 @@ def test_a_full_disk_waits_for_the_image_before(
     monkeypatch.setattr(stale, "wait", wait)
     stand.outcomes(OLDER, RUNTIME)
     assert waits == [OLDER]
-    steps = [line for line in stand.told if line.startswith(("build", "check"))]
+    steps = [line for line in stand.log if line.startswith(("build", "check"))]
     assert steps == [f"{word} {name}" for name in (OLDER, RUNTIME) for word in ("build", "check")]

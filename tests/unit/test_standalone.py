@@ -102,8 +102,8 @@ def test_standalone_folder_has_every_file_that_its_dockerfile_names(
     assert [step.split()[1] for step in steps if step.startswith("ADD ")] == ["base.tar.gz"]
     first = steps.index(next(step for step in steps if step.startswith("FROM ")))
     given = {step.split()[1].partition("=")[0] for step in steps[:first]}
-    asked = {step.split()[1] for step in steps[first:] if step.startswith("ARG ")}
-    assert asked <= given
+    arguments = {step.split()[1] for step in steps[first:] if step.startswith("ARG ")}
+    assert arguments <= given
 
 
 # --- the folder on disk ---
@@ -112,14 +112,14 @@ def test_standalone_folder_has_every_file_that_its_dockerfile_names(
 class Ready:
     """What stands for the preparation of inputs: a base of one file, and a folder of packages."""
 
-    made: Path
+    folder: Path
 
     def __init__(self, *_: object) -> None: ...
 
     def first(self, images: list[LockedImage]) -> None: ...
 
     def parts(self, image: LockedImage) -> Parts:
-        layer, layout = self.made / "layer.tar", self.made / "layout"
+        layer, layout = self.folder / "layer.tar", self.folder / "layout"
         with tarfile.open(layer, "w") as tar:
             member = tarfile.TarInfo("etc/passwd")
             member.size, member.mode, member.uid = 4, 0o640, 7
@@ -131,8 +131,8 @@ class Ready:
 
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Ready.made = tmp_path / "made"
-    Ready.made.mkdir()
+    Ready.folder = tmp_path / "made"
+    Ready.folder.mkdir()
 
     def tools(name: str, *_: object) -> Path:
         folder = tmp_path / name
@@ -167,7 +167,7 @@ def test_write_standalone_writes_supplies_and_base(
         [member] = base.getmembers()
         assert (member.name, member.mode, member.uid) == ("etc/passwd", 0o640, 7)
     before = gzip.decompress((folder / "base.tar.gz").read_bytes())
-    shutil.rmtree(Ready.made / "layout")
+    shutil.rmtree(Ready.folder / "layout")
     for name in ("build", "sbom", "standalone"):
         shutil.rmtree(tmp_path / f"tools-{name}")
     write(config, root, folder)  # its own folder may be replaced
@@ -184,7 +184,7 @@ def test_write_standalone_refuses_a_folder_with_other_files(
     with pytest.raises(UsageError, match="has notes, which this program did not write"):
         write(config, root, folder)
     assert [path.name for path in folder.iterdir()] == ["notes"]
-    assert not [*Ready.made.iterdir()]  # said before anything is fetched
+    assert not [*Ready.folder.iterdir()]  # said before anything is fetched
 
 
 # --- the program that installs a layer ---
@@ -240,16 +240,16 @@ def test_install_layer_unpacks_the_files_of_our_layer(program: Path, tmp_path: P
     wheels.mkdir()
     code = library([[(90, False, False, 9000), (120, False, False, 9000)]])
     code = code.replace(b"r" * 15, b"\0sm_90 sm_120\0r", 1)
-    made = make_wheel(wheels, "tool", "1.0", {**FILES, "tool/lib/libx.so": code})
+    wheel = make_wheel(wheels, "tool", "1.0", {**FILES, "tool/lib/libx.so": code})
     removals = (
         Removal(wheels=("tool",), reason="", files=("tool/tests/*",)),
         Removal(wheels=("tool",), reason="", code=("tool/lib/*.so",), lists=("tool/lib/*.so",)),
     )
-    [plan] = plan_layers("tool", [made.locked], "3.11", removals, [90])
+    [plan] = plan_layers("tool", [wheel.locked], "3.11", removals, [90])
     done = unpack(program, wheels, json.loads(json.dumps(standalone._recipe(plan))))
     assert done.returncode == 0, done.stderr
     blob = io.BytesIO()
-    path = wheels / made.locked.filename
+    path = wheels / wheel.locked.filename
     write_layer(plan, [path], blob)
     plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
@@ -262,13 +262,13 @@ def test_install_layer_unpacks_the_files_of_our_layer(program: Path, tmp_path: P
             )
             for m in tar
         )
-    found = [*tree_of(tmp_path / "tree")]
-    assert sorted(found) == expected
-    names = {name for name, *_ in found}
+    entries = [*tree_of(tmp_path / "tree")]
+    assert sorted(entries) == expected
+    names = {name for name, *_ in entries}
     site = "opt/venv/lib/python3.11/site-packages"
     assert f"{site}/tool/__init__.py" in names
     assert f"{site}/tool/tests/test_it.py" not in names
-    [less] = [data for name, _, _, data in found if name.endswith("libx.so")]
+    [less] = [data for name, _, _, data in entries if name.endswith("libx.so")]
     assert len(less) < len(code)
     assert b"\0sm_90       \0" in less
 

@@ -48,7 +48,7 @@ def machine(root: Path, driver: str, *, node: bool = True) -> Path:
     ("driver", "mode", "seconds"),
     [("580.95.05", "auto", [0.38]), ("580.95.05", "on", [10, 10]), ("570.86.15", "auto", [10, 10])],
 )
-def test_an_older_driver_gets_the_seconds_that_it_needs(
+def test_decide_gives_an_older_driver_its_seconds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, mode: str, seconds: list[float]
 ) -> None:
     """With 0.38 s for NVML and the trial, which took up to 0.87 s, a start chose by its speed."""
@@ -75,9 +75,7 @@ def test_an_older_driver_gets_the_seconds_that_it_needs(
 TRIAL = 'import time; time.sleep({}); print(\'[0, "", "", ""]\')'
 
 
-def test_one_answer_however_slow_the_host_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decide_is_equal_on_a_slow_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dev").mkdir()
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(cuda_runtime, "HERE", tmp_path)
@@ -105,7 +103,7 @@ def test_one_answer_however_slow_the_host_is(
         ("auto", "580.65.05", True, True),
     ],
 )
-def test_when_nvml_is_asked(
+def test_decide_queries_nvml(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
@@ -113,16 +111,16 @@ def test_when_nvml_is_asked(
     node: bool,
     asks: bool,
 ) -> None:
-    told = {"driver": driver, "devices": [("H100", 2)]}
-    monkeypatch.setattr(facts, "in_child", lambda *_: told)
+    answer = {"driver": driver, "devices": [("H100", 2)]}
+    monkeypatch.setattr(facts, "in_child", lambda *_: answer)
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(0))
-    made = cuda_runtime.decide(machine(tmp_path, driver, node=node), mode)
-    assert (made.host.devices is not None) is asks
+    decided = cuda_runtime.decide(machine(tmp_path, driver, node=node), mode)
+    assert (decided.host.devices is not None) is asks
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "chosen"),
     [
         ("00-compat-1f2e.conf", True),
         ("nvidia.conf", False),
@@ -130,7 +128,7 @@ def test_when_nvml_is_asked(
         ("zz-00-compat-1f2e.conf", False),
     ],
 )
-def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, found: bool) -> None:
+def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, chosen: bool) -> None:
     """An image's own folders, such as those of libc.conf, may hold a libcuda, too."""
     folder = tmp_path / "usr/local/cuda-13.0/compat"
     folder.mkdir(parents=True)
@@ -140,7 +138,7 @@ def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, fou
     conf.parent.mkdir(parents=True)
     conf.write_text("# a comment\n\n/nowhere\n/usr/local/cuda-13.0/compat\n")
     library = facts.toolkit_library(tmp_path)
-    assert (library is not None) is found
+    assert (library is not None) is chosen
     if library:
         assert (library.folder, library.version) == (str(folder), "580.95.05")
 
@@ -173,52 +171,52 @@ def test_a_value_is_shown_escaped_and_short(tmp_path: Path, value: str, shown: s
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step sets a variable, and sees those of the steps before."""
     choice = Choice("host", works=True, reason="why")
-    made = cuda_runtime.Decision(IMAGE, Host("580.95.05"), "auto", choice, None)
-    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
+    decided = cuda_runtime.Decision(IMAGE, Host("580.95.05"), "auto", choice, None)
+    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: decided)
     monkeypatch.setattr(effect, "apply", lambda *_: ("", {"A": "b c"}))
     monkeypatch.setattr(account, "changes", lambda environ, _: {"HOME": environ["A"]})
     monkeypatch.setattr(account, "complaint", lambda environ: f"no {environ['HOME']}")
     monkeypatch.setattr(defaults, "profile", lambda environ: ({}, {"P": environ["HOME"]}, ["gemm"]))
 
 
-SAID = [
+LINES = [
     "CUDA_COMPAT=maybe is not auto, on or off, and taken as auto",
     "CUDA 13.0 uses the host's driver 580.95.05: why",
     "no b c",
     "gemm",
 ]
-FOUND = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
+ENVIRON = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
 
 
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("error", [OSError(36, "File name too long"), KeyError("x" * 999)])
 @pytest.mark.parametrize(
-    ("module", "step", "lost", "said"),
+    ("module", "step", "lost", "message"),
     [
         (cuda_runtime, "decide", "A", "libcuda was not chosen, so the loader's is used: "),
         (account, "complaint", "HOME", "variables for this user were not set: "),
         (defaults, "profile", "P", "the image's own variables were not read: "),
     ],
 )
-def test_a_step_that_fails_is_one_line(
+def test_prepare_failed_step_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     module: object,
     step: str,
     lost: str,
-    said: str,
+    message: str,
     error: Exception,
 ) -> None:
     """Never a traceback at a start: the other steps count."""
-    assert start.prepare({"CUDA_COMPAT": "maybe"}) == (FOUND, SAID)
+    assert start.prepare({"CUDA_COMPAT": "maybe"}) == (ENVIRON, LINES)
 
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(module, step, fail)
-    found, lines = start.prepare({"A": "b c", "HOME": "b c"})
-    assert lost not in found
-    assert found.items() <= FOUND.items()
-    [line] = [line for line in lines if line.startswith(said)]
+    environ, lines = start.prepare({"A": "b c", "HOME": "b c"})
+    assert lost not in environ
+    assert environ.items() <= ENVIRON.items()
+    [line] = [line for line in lines if line.startswith(message)]
     assert type(error).__name__ in line
     assert len(line) < 300
     assert "\n" not in line

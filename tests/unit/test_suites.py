@@ -22,7 +22,7 @@ from torch_images.verify.suites import Subject, SuiteResult, examine, room, shar
 H100 = "Default, 81559, 580.159.04, NVIDIA H100 80GB HBM3\n"
 RTX = "Default, 32607, 580.159.04, NVIDIA GeForce RTX 5090\n"
 GPUS = cast("Any", ["a GPU"])
-SAID = (
+OUTPUT = (
     "suite/tests/container/test_a.py::test_x PASSED [ 50%]\n"
     "suite/tests/container/test_a.py::test_y PASSED [100%]\n"
 )
@@ -57,9 +57,9 @@ class Container:
             self.machine.commands.append(command)
             self.machine.users.append(user)
             assert show
-            for line in self.machine.said.splitlines(keepends=True):
+            for line in self.machine.output.splitlines(keepends=True):
                 show(line)
-            return ExecResult(self.machine.code, self.machine.said)
+            return ExecResult(self.machine.code, self.machine.output)
         return ExecResult(0, "")
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None: ...
@@ -75,7 +75,7 @@ class Machine(Runner):
     """An engine and a runner of processes; what they were asked for."""
 
     def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
-        self.smi, self.cores, self.code, self.said = smi, processors, code, SAID
+        self.smi, self.cores, self.code, self.output = smi, processors, code, OUTPUT
         self.doctor, self.outside, self.library = ExecResult(0, ""), 0, ""
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
@@ -103,10 +103,10 @@ class Machine(Runner):
         **how: Any,
     ) -> SuiteResult:
         info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
-        wanted = {"platform": "linux/arm64", "site_packages": "/x"}
+        claimed = {"platform": "linux/arm64", "site_packages": "/x"}
         space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
         job = Job(config=cast("Any", None), workspace=space, engine=cast("Engine", self), run=self)
-        subject = Subject(job=job, info=info, claim=wanted, **how)
+        subject = Subject(job=job, info=info, claim=claimed, **how)
         return examine(subject, programs=programs)
 
 
@@ -146,8 +146,8 @@ def test_room_for_parallel_containers(answer: str, processors: int, expected: in
 def test_examine_observes_gpus_and_driver(
     root: Path, tmp_path: Path, answer: str, gpus: str
 ) -> None:
-    found = Machine(answer).examine(root, tmp_path, gpus=GPUS)
-    assert found.observed == {"gpus": gpus, "driver": "580.159.04"}
+    results = Machine(answer).examine(root, tmp_path, gpus=GPUS)
+    assert results.observed == {"gpus": gpus, "driver": "580.159.04"}
 
 
 def test_shards_have_every_module_once(root: Path) -> None:
@@ -178,18 +178,18 @@ CUDA does not work here.
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
         (DOCTOR, "the library cannot be loaded (libcuda.so.1: cannot open shared object file)"),
         ("no such program", "no such program"),
     ],
 )
 def test_examine_without_working_cuda_runs_no_check(
-    root: Path, tmp_path: Path, said: str, reason: str
+    root: Path, tmp_path: Path, output: str, reason: str
 ) -> None:
     """Each of 200 checks failed by itself, for minutes, and the message named the first one."""
     machine = Machine()
-    machine.doctor = ExecResult(1, said)
+    machine.doctor = ExecResult(1, output)
     with pytest.raises(EngineError) as caught:
         machine.examine(root, tmp_path, gpus=GPUS)
     assert caught.value.message == (f"CUDA does not work in a container with these GPUs: {reason}")
@@ -200,7 +200,7 @@ def test_examine_without_working_cuda_runs_no_check(
 def test_examine_without_gpus_uses_one_container_inside(root: Path, tmp_path: Path) -> None:
     """As a user without a name, with the entrypoint's environment, and without checks of GPUs."""
     machine = Machine()
-    found = machine.examine(root, tmp_path)
+    results = machine.examine(root, tmp_path)
     [command] = machine.commands
     names = {word.rpartition("/")[2] for word in command if "/test_" in word}
     every = {path.name for path in (root / "tests/container").glob("test_*.py")}
@@ -208,7 +208,7 @@ def test_examine_without_gpus_uses_one_container_inside(root: Path, tmp_path: Pa
     assert command[0] == "torch-entrypoint"
     assert machine.users == ["12345:12345"]
     assert machine.options == [{"network_mode": "none"}] * 2
-    assert found.processor_seconds == 5.0
+    assert results.processor_seconds == 5.0
 
 
 @pytest.mark.parametrize("gpus", [(), GPUS])
@@ -219,7 +219,7 @@ def test_programs_run_in_a_container_of_their_own_without_gpus(
     machine.examine(root, tmp_path, gpus=gpus)
     without = len(machine.commands), len([o for o in machine.options if "shm_size" in o])
     machine = Machine()
-    found = machine.examine(root, tmp_path, gpus=gpus, programs=["test_start.py"])
+    results = machine.examine(root, tmp_path, gpus=gpus, programs=["test_start.py"])
     [(command, user)] = [
         (command, user)
         for command, user in zip(machine.commands, machine.users, strict=True)
@@ -228,7 +228,7 @@ def test_programs_run_in_a_container_of_their_own_without_gpus(
     assert (command[0], user) == ("python", "0")
     with_gpus = len([o for o in machine.options if "shm_size" in o])
     assert (len(machine.commands) - 1, with_gpus) == without
-    assert "programs/test_a/test_x" in {check.name for check in found.checks}
+    assert "programs/test_a/test_x" in {check.name for check in results.checks}
 
 
 def test_examine_refuses_the_report_of_a_broken_pytest(root: Path, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_examine_refuses_the_report_of_a_broken_pytest(root: Path, tmp_path: Pat
 
 def test_examine_names_the_check_that_crashed(root: Path, tmp_path: Path) -> None:
     machine = Machine(code=139)
-    machine.said = f"{SAID}suite/tests/container/test_b.py::test_z[1] Fatal Python error\n"
+    machine.output = f"{OUTPUT}suite/tests/container/test_b.py::test_z[1] Fatal Python error\n"
     with pytest.raises(TorchImagesError) as caught:
         machine.examine(root, tmp_path)
     assert caught.value.message.startswith(
@@ -251,7 +251,7 @@ def test_examine_names_the_check_that_crashed(root: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_package_that_broke_torch_is_named(root: Path, tmp_path: Path) -> None:
+def test_examine_names_a_package_that_broke_torch(root: Path, tmp_path: Path) -> None:
     machine = Machine(code=2)
     machine.library = "nvidia-nccl-cu12 2.26.2 replaced libnccl.so.2\n"
     with pytest.raises(TorchImagesError) as caught:

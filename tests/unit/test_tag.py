@@ -32,8 +32,8 @@ class Engine(FakeEngine):
 
     def __init__(self, config: Config, plan: ImagePlan) -> None:
         super().__init__(stored("a", plan.candidate))
-        told = labels.write(config, plan)
-        self.image = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="")
+        image_labels = labels.write(config, plan)
+        self.image = ImageInfo(id=DIGEST, size=1, labels=image_labels, config={}, created="")
 
     def inspect(self, image: str) -> ImageInfo:
         return self.image
@@ -41,8 +41,8 @@ class Engine(FakeEngine):
 
 @pytest.fixture
 def plan(config: Config, root: Path) -> ImagePlan:
-    [found] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
-    return found
+    [planned] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    return planned
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def job(config: Config, root: Path, tmp_path: Path, engine: Engine) -> Callable[
     return make
 
 
-def test_a_pass_gives_the_tags_and_drops_the_candidate(
+def test_tag_after_a_pass_drops_the_candidate(
     job: Callable[..., Job], config: Config, plan: ImagePlan, engine: Engine, report: VerifyReport
 ) -> None:
     names = tag(job(), plan, report)
@@ -89,7 +89,7 @@ def test_a_pass_gives_the_tags_and_drops_the_candidate(
 
 
 @pytest.mark.parametrize("more", [(), ("mine:1",)])
-def test_an_image_of_the_users_keeps_a_name(
+def test_tag_leaves_a_name_to_an_image_of_the_users(
     job: Callable[..., Job],
     plan: ImagePlan,
     engine: Engine,
@@ -107,7 +107,7 @@ def test_an_image_of_the_users_keeps_a_name(
 
 
 @pytest.mark.parametrize(("torch", "says"), [("2.99.0", True), ("2.1.0", False), ("", False)])
-def test_a_tag_that_goes_back_to_an_older_torch_says_so(
+def test_tag_says_that_it_goes_back_to_an_older_torch(
     job: Callable[..., Job],
     plan: ImagePlan,
     engine: Engine,
@@ -125,7 +125,7 @@ def test_a_tag_that_goes_back_to_an_older_torch_says_so(
 
 
 @pytest.mark.parametrize("change", [FAILED, {"digest": f"sha256:{'b' * 64}"}])
-def test_no_tag_without_a_pass_or_of_another_digest(
+def test_tag_refuses_without_a_pass_of_the_digest(
     job: Callable[..., Job],
     plan: ImagePlan,
     engine: Engine,
@@ -162,8 +162,8 @@ def test_tag_and_push_need_a_pass_by_the_checks_of_this_checkout(
     if change is not None:
         write_report(replace(report, **change), workspace)  # type: ignore[arg-type]
     if not word:
-        found = identify.verified_image(config, plan.candidate, workspace, engine)
-        assert found.report.digest == DIGEST
+        verified = identify.verified_image(config, plan.candidate, workspace, engine)
+        assert verified.report.digest == DIGEST
         return
     with pytest.raises(VerifyError, match=word):
         identify.verified_image(config, plan.candidate, workspace, engine)

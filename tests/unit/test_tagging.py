@@ -82,7 +82,7 @@ def test_only_the_newest_release_of_a_minor_version_has_its_tag(config: Config) 
     assert tags(added[2]) == added[2:]
 
 
-def test_an_older_torch_with_compat_does_not_take_latest_from_a_newer_one(config: Config) -> None:
+def test_floating_keeps_latest_for_the_newest_torch(config: Config) -> None:
     rows = [row for row in config.catalogue if not row.compat]
     row = Row(cuda=("13.0",), torch=("2.12.1",), compat=("with",))
     older = dataclasses.replace(config, catalogue=(*rows, row))
@@ -91,7 +91,7 @@ def test_an_older_torch_with_compat_does_not_take_latest_from_a_newer_one(config
     assert floating(older, compat) == ("2.12.1-compat", "2.12-compat", "compat")
 
 
-def test_no_two_images_of_a_platform_share_a_floating_tag(config: Config) -> None:
+def test_floating_tags_are_unique_per_platform(config: Config) -> None:
     """Those for several platforms do, and their tags name an index."""
     images: dict[tuple[str, str], list[ImageSpec]] = {}
     for spec in matrix(config):
@@ -105,7 +105,7 @@ def test_no_two_images_of_a_platform_share_a_floating_tag(config: Config) -> Non
             assert {one for one in specs if one != spec} <= set(sisters(config, spec))
 
 
-def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -> None:
+def test_version_names_locks_and_context(config: Config, root: Path) -> None:
     [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
     tag = version(config, image)
     assert tag == f"{T130}-sm120-runtime-{image.identity[:12]}"
@@ -121,9 +121,9 @@ def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -
 def target(digest: str, torch: str, *days: str) -> TagTarget:
     """An image, or an index of images for several platforms, by the days of their inputs."""
     platforms = ("linux/amd64", "linux/arm64")
-    told = labels.read({"io.github.torch-images.torch": torch})
+    parsed = labels.read({"io.github.torch-images.torch": torch})
     images = tuple(
-        Manifest(platform=platform, digest=f"{digest} {platform} {day}", created=day, labels=told)
+        Manifest(platform=platform, digest=f"{digest} {platform} {day}", created=day, labels=parsed)
         for platform, day in zip(platforms, days, strict=False)
     )
     return TagTarget(digest=digest, manifests=images)
@@ -133,7 +133,7 @@ OURS = target("a", "2.11.0", "2026-11-02")
 
 
 @pytest.mark.parametrize(
-    ("held", "state"),
+    ("current", "state"),
     [
         (None, NEW),
         (OURS, THERE),
@@ -146,12 +146,12 @@ OURS = target("a", "2.11.0", "2026-11-02")
         (target("b", "2.11.0", "2026-11-02"), MOVES),  # of one day, the one that is pushed
     ],
 )
-def test_a_floating_tag_only_moves_forward(held: TagTarget | None, state: str) -> None:
-    assert move("r/o/t:sm120", OURS, held).state == state
+def test_move_only_forward(current: TagTarget | None, state: str) -> None:
+    assert move("r/o/t:sm120", OURS, current).state == state
 
 
 @pytest.mark.parametrize(
-    ("ours", "held", "state"),
+    ("ours", "current", "state"),
     [
         (("2", "3"), ("2", "2"), MOVES),
         (("2", "2"), ("2", "3"), STAYS),
@@ -160,17 +160,17 @@ def test_a_floating_tag_only_moves_forward(held: TagTarget | None, state: str) -
         (("2",), ("2", "2"), STAYS),
     ],
 )
-def test_an_index_moves_forward_platform_by_platform(
-    ours: tuple[str, ...], held: tuple[str, ...], state: str
+def test_move_of_an_index_by_platform(
+    ours: tuple[str, ...], current: tuple[str, ...], state: str
 ) -> None:
-    assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *held)).state == state
+    assert move("r/o/t:x", target("a", "2.1", *ours), target("a", "2.1", *current)).state == state
 
 
 def test_namespace_of_valid_and_invalid_names(config: Config) -> None:
-    for named in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
-        assert namespace(config, named) == (named.rstrip("/") or "ghcr.io/torch-images")
+    for text in ("ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""):
+        assert namespace(config, text) == (text.rstrip("/") or "ghcr.io/torch-images")
     assert namespace(config, "GHCR.io/MyOrg") == "ghcr.io/myorg"
-    for named in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "g x/x"):
+    for text in ("ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "g x/x"):
         with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
-            namespace(config, named)
+            namespace(config, text)
         assert "pass" not in str(caught.value)

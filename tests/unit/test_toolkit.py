@@ -37,7 +37,7 @@ def install(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_it_is_an_ordinary_cuda_home(root: Path, site: Path, tmp_path: Path) -> None:
+def test_install_toolkit_gives_a_cuda_home(root: Path, site: Path, tmp_path: Path) -> None:
     home = tmp_path / "cuda"
     done = install(root, site, home)
     assert done.returncode == 0, done.stderr
@@ -55,12 +55,12 @@ def test_it_is_an_ordinary_cuda_home(root: Path, site: Path, tmp_path: Path) -> 
     }
 
 
-def test_the_toolkits_own_files_come_first(root: Path, site: Path, tmp_path: Path) -> None:
+def test_install_toolkit_prefers_its_own_files(root: Path, site: Path, tmp_path: Path) -> None:
     install(root, site, tmp_path / "cuda")
     assert (tmp_path / "cuda" / "include" / "cuda.h").read_text() == "cu13/include/cuda.h"
 
 
-def test_what_archives_hold_is_unpacked(root: Path, site: Path, tmp_path: Path) -> None:
+def test_install_toolkit_unpacks_archives(root: Path, site: Path, tmp_path: Path) -> None:
     """As for CUDA 12.8, whose compiler is in no wheel; their files come first, and are new."""
     (site / "nvidia/cu13/bin/nvcc").unlink()
     folder = tmp_path / "archives"

@@ -35,8 +35,8 @@ def test_one_stage_compiles(real: tuple[Config, ImageSpec, ImageLock], root: Pat
     assert "FROM toolchain AS compile-torch\n" in context.dockerfile
     assert "triton-tree" not in context.dockerfile
     assert "COPY --from=compile-torch /wheels/torch/ /\n" in context.dockerfile
-    told = [f.path for f in context.files if f.path.startswith("source/") and "json" in f.path]
-    assert told == ["source/torch.json", "source/torch_images/inside/features.json"]
+    paths = [f.path for f in context.files if f.path.startswith("source/") and "json" in f.path]
+    assert paths == ["source/torch.json", "source/torch_images/inside/features.json"]
 
 
 def test_a_version_that_torch_does_not_require_is_locked_in_a_lock_of_its_own(

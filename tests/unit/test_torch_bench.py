@@ -34,18 +34,18 @@ def bench(root: Path) -> Bench:
     return run
 
 
-def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> None:
+def test_bench_result_is_readable(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     done = bench("--select", "gemm/1*", "--output", str(path), gpu=True)
     assert (done.returncode, done.stdout) == (0, "")
-    found = read(path)
-    assert found.machine["gpu"] == "Stand-in"
-    assert (found.machine["torch"], found.machine["capability"]) == ("2.11.0+cu130", "8.0")
-    assert [figure.key for figure in found.figures] == [
+    report = read(path)
+    assert report.machine["gpu"] == "Stand-in"
+    assert (report.machine["torch"], report.machine["capability"]) == ("2.11.0+cu130", "8.0")
+    assert [figure.key for figure in report.figures] == [
         "gemm/1024x1024/fp16",
         "gemm/16384x16384/fp16",
     ]
-    first, last = found.figures
+    first, last = report.figures
     assert (first.flops, last.flops) == (2 * 1024**3, 2 * 16384**3)
     assert first.median == first.low == first.high == pytest.approx(1e-3)
     assert len(first.samples) == 200
@@ -53,19 +53,19 @@ def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> No
     # Inputs rotate through three times the cache of 50 MiB, each set has two times two MiB.
     kept = json.loads(path.read_text())
     assert [case["sets"] for case in kept["cases"]] == [38, 1]
-    assert [found.inputs(figure) for figure in found.figures] == ["38 sets", "larger than L2"]
+    assert [report.inputs(figure) for figure in report.figures] == ["38 sets", "larger than L2"]
     # A product takes the GPU a millisecond; what the host takes is real time, of a stand-in.
     assert first.device == pytest.approx(1e-3)
     assert 0 < first.host < 1e-3
     assert not first.host_bound
-    assert f"| 0.0% | 2.1 TFLOPS | 0% | {first.host * 1e3:.4g} / 1 | 38 sets |" in markdown(found)
+    assert f"| 0.0% | 2.1 TFLOPS | 0% | {first.host * 1e3:.4g} / 1 | 38 sets |" in markdown(report)
     assert kept["schema"] == 2
-    assert found.settings["TORCH_IMAGE_ATTENTION"] == "not set"
-    assert found.settings["flash attention"] == "torch's own"
+    assert report.settings["TORCH_IMAGE_ATTENTION"] == "not set"
+    assert report.settings["flash attention"] == "torch's own"
     assert not path.with_name("x.json.part").exists()
 
 
-def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path: Path) -> None:
+def test_bench_skips_with_a_reason(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     globs = {
         "precision/*/fp8": "needs compute capability 8.9",
@@ -73,6 +73,6 @@ def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path:
     }
     for glob, reason in globs.items():
         assert bench("--select", glob, "--output", str(path), gpu=True).returncode == 0
-        found = read(path)
-        assert (found.figures, found.failed) == ((), ())
-        assert [why for _, why in found.skipped] == [reason]
+        report = read(path)
+        assert (report.figures, report.failed) == ((), ())
+        assert [why for _, why in report.skipped] == [reason]

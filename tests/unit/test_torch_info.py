@@ -23,13 +23,13 @@ INFO: Any = load("scripts/image/commands/torch-info")
 
 
 def run(
-    told: dict[str, Any],
+    image_json: dict[str, Any],
     *gpus: tuple[str, tuple[int, int]],
     words: tuple[str, ...] = (),
     folder: Path,
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """Run torch-info in an image whose image.json is `told`, with these GPUs."""
+    """Run torch-info in an image whose image.json is `image_json`, with these GPUs."""
     cuda = SimpleNamespace(
         device_count=lambda: len(gpus),
         get_device_name=lambda index: gpus[index][0],
@@ -44,7 +44,7 @@ def run(
     )
     patch.setitem(sys.modules, "torch", torch)
     patch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.8.0"))
-    (folder / "image.json").write_text(json.dumps(told))
+    (folder / "image.json").write_text(json.dumps(image_json))
     patch.setattr(INFO, "IMAGE", folder / "image.json")
     patch.setattr(sys, "argv", ["torch-info", *words])
     INFO.main()
@@ -54,7 +54,7 @@ def run(
 @pytest.mark.parametrize(
     "error", [ImportError("undefined symbol:\n ncclX"), RuntimeError("cuDNN 9.24, found 9.1")]
 )
-def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
+def test_torch_info_with_a_broken_torch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -69,16 +69,16 @@ def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
     with pytest.raises(SystemExit) as ended:
         run({}, folder=tmp_path, patch=monkeypatch, words=words)
     assert ended.value.code == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     problem = f"torch does not work: {' '.join(str(error).split())}"
     if words:
-        assert json.loads(said) == {"replaced": ["rival replaced it"], "problem": problem}
+        assert json.loads(output) == {"replaced": ["rival replaced it"], "problem": problem}
     else:
-        assert said.splitlines() == ["rival replaced it", problem]
+        assert output.splitlines() == ["rival replaced it", problem]
 
 
 @pytest.mark.parametrize(
-    ("told", "gpus", "said"),
+    ("image_json", "gpus", "expected"),
     [
         ({}, (H100, RTX_5090), ["NVIDIA H100 80GB HBM3 (sm_90), NVIDIA GeForce RTX 5090 (sm_120)"]),
         ({}, (), ["no GPU visible"]),
@@ -98,15 +98,15 @@ def test_a_torch_that_a_package_broke_is_one_line_and_the_package_another(
         ),
     ],
 )
-def test_it_says_which_gpus_are_here_and_what_fails_on_them(
+def test_torch_info_lists_gpus_and_limits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    told: dict[str, Any],
+    image_json: dict[str, Any],
     gpus: tuple[tuple[str, tuple[int, int]], ...],
-    said: list[str],
+    expected: list[str],
 ) -> None:
-    run(told, *gpus, folder=tmp_path, patch=monkeypatch)
+    run(image_json, *gpus, folder=tmp_path, patch=monkeypatch)
     _, arches, *lines = capsys.readouterr().out.splitlines()
     assert arches == "architectures: sm_80 sm_86 sm_90 sm_120"
-    assert lines == [f"GPUs: {said[0]}", *said[1:]]
+    assert lines == [f"GPUs: {expected[0]}", *expected[1:]]

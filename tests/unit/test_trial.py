@@ -55,7 +55,7 @@ def calls(*names: str) -> str:
     return "int all(void){return " + "+".join(f"{name}()" for name in names) + ";}"
 
 
-def test_a_sound_wheel(tmp_path: Path, site: Path) -> None:
+def test_problems_of_a_sound_wheel(tmp_path: Path, site: Path) -> None:
     """Symbols of the C library, of the interpreter, of NVIDIA's package; and a weak one."""
     nvidia = site / "nvidia" / "cu13" / "lib"
     wheel = packed(
@@ -69,17 +69,17 @@ def test_a_sound_wheel(tmp_path: Path, site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (MANY, "5 undefined symbols: aa, bb, cc, dd, ..."),
         (["abs", "aa", "PyLong_AsLong"], "1 undefined symbol: aa"),
         (["cuInit"], "1 undefined symbol: cuInit"),  # nothing says that the driver has it
     ],
 )
-def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: str) -> None:
+def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], message: str) -> None:
     """Those of functions, too, which the loader would miss only when they are called."""
     wheel = packed(tmp_path, calls(*names), code="")
-    assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {said}"]
+    assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {message}"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: s
         ("libnvidia-ml.so.1", "nvmlInit_v2", "cuInit"),
     ],
 )
-def test_the_drivers_libraries_are_not_there(
+def test_problems_without_the_drivers_libraries(
     tmp_path: Path, site: Path, library: str, own: str, other: str
 ) -> None:
     """Their symbols count as theirs only in a library that asks for them."""
@@ -109,7 +109,7 @@ def packed_again(tmp_path: Path, text: str, *options: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("import helper", ""),
         ("import pytest", "ModuleNotFoundError: No module named 'pytest'"),  # this environment's
@@ -121,15 +121,15 @@ def packed_again(tmp_path: Path, text: str, *options: str) -> Path:
         ),
     ],
 )
-def test_the_package_is_imported(tmp_path: Path, site: Path, code: str, said: str) -> None:
+def test_problems_of_a_failing_import(tmp_path: Path, site: Path, code: str, message: str) -> None:
     """The wheel's own, and neither the one of the build nor anything outside of its site."""
     wheel = packed(tmp_path, calls("abs"), code=code)
-    expected = [f"own cannot be imported: {said}"] if said else []
+    expected = [f"own cannot be imported: {message}"] if message else []
     assert problems(tmp_path, wheel, site) == expected
 
 
-@pytest.mark.parametrize("found", ["9, 24", "9, 19"])
-def test_torch_is_asked_whether_its_cudnn_is_the_one_beside_it(tmp_path: Path, found: str) -> None:
+@pytest.mark.parametrize("cudnn", ["9, 24", "9, 19"])
+def test_unimportable_with_another_cudnn(tmp_path: Path, cudnn: str) -> None:
     """Torch imports with another cuDNN than it was compiled with, and fails at its first use."""
     backend = tmp_path / "torch" / "backends"
     (backend / "cudnn").mkdir(parents=True)
@@ -137,16 +137,16 @@ def test_torch_is_asked_whether_its_cudnn_is_the_one_beside_it(tmp_path: Path, f
     (backend / "cudnn" / "__init__.py").write_text(
         f"""
 def version():
-    if ({found}) != (9, 24):
-        raise RuntimeError("compiled against (9, 24), but found ({found})")
+    if ({cudnn}) != (9, 24):
+        raise RuntimeError("compiled against (9, 24), but found ({cudnn})")
 """
     )
-    said = ["torch does not fit what is beside it: RuntimeError: compiled against (9, 24), "
-            "but found (9, 19)"] if found == "9, 19" else []  # fmt: skip
-    assert list(trial.unimportable("torch", tmp_path)) == said
+    expected = ["torch does not fit what is beside it: RuntimeError: compiled against (9, 24), "
+            "but found (9, 19)"] if cudnn == "9, 19" else []  # fmt: skip
+    assert list(trial.unimportable("torch", tmp_path)) == expected
 
 
-def test_an_older_release_of_a_library(tmp_path: Path, site: Path) -> None:
+def test_problems_with_an_older_library(tmp_path: Path, site: Path) -> None:
     """The library is there, but not the version of it that the compiler linked with."""
     (tmp_path / "map").write_text("NEW_1 { global: new; };\n")
     script = f"-Wl,--version-script={tmp_path}/map"

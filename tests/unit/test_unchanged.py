@@ -44,7 +44,7 @@ def digest(data: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("name", "expected"),
     [
         ("a/b", Contents(frozenset({"a/b"}))),
         ("./a/b", Contents(frozenset({"a/b"}))),
@@ -54,8 +54,8 @@ def digest(data: bytes) -> str:
         (".wh..wh..opq", Contents(frozenset(), removed=frozenset({"."}))),
     ],
 )
-def test_contents_of_a_layer(name: str, made: Contents) -> None:
-    assert contents(io.BytesIO(tar(name))) == made
+def test_contents_of_a_layer(name: str, expected: Contents) -> None:
+    assert contents(io.BytesIO(tar(name))) == expected
 
 
 @pytest.mark.parametrize(

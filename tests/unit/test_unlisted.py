@@ -25,7 +25,7 @@ from torch_images.locks.image_lock import image_lock
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
 
 
-def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, root: Path) -> None:
+def test_image_lock_missing_names_the_command(config: Config, root: Path) -> None:
     spec = choose_id(config, UNLISTED)
     assert spec not in locked_images(config)
     with pytest.raises(LockError) as caught:
@@ -36,23 +36,23 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
     )
 
 
-def test_its_identifier_selects_its_locks(config: Config) -> None:
+def test_choose_locks_by_identifier(config: Config) -> None:
     spec = choose_id(config, UNLISTED)
-    wanted = {item.name for item in image_inputs(config, spec)}
-    assert {item.name for item in inputs(config, UNLISTED)} == wanted
+    names = {item.name for item in image_inputs(config, spec)}
+    assert {item.name for item in inputs(config, UNLISTED)} == names
     both = {item.name for item in inputs(config, f"tools-verify,{UNLISTED}")}
-    assert both == wanted | {"tools-verify"}
-    named, of_images = choose_locks(config, f"tools-verify,{UNLISTED}")
-    assert ([*named], {*of_images}) == (["tools-verify"], wanted)
+    assert both == names | {"tools-verify"}
+    others, of_images = choose_locks(config, f"tools-verify,{UNLISTED}")
+    assert ([*others], {*of_images}) == (["tools-verify"], names)
     with pytest.raises(UsageError, match="unknown variant 'devl'; did you mean 'devel'"):
         inputs(config, "cu130-torch2.12.1-trixie-devl")
 
 
-def asked(config: Config, image: str) -> FactsRequest:
+def facts_request(config: Config, image: str) -> FactsRequest:
     return facts_input(config, choose_id(config, image))
 
 
-def test_an_unlisted_image_has_the_pins_of_its_torch(config: Config) -> None:
+def test_inputs_of_an_unlisted_image_pin_its_companions(config: Config) -> None:
     [wheels] = inputs(config, "wheel-cu128-torch2.10.0-py311-pod")
     assert "torchvision==0.25.0" in wheels.request
 
@@ -66,9 +66,9 @@ def test_the_facts_of_an_unlisted_release_are_known(
 ) -> None:
     """An older release on a base that only the newest one is listed for."""
     image = "cu130-torch2.12.1-bookworm-runtime"
-    lock = read(FactsLock, asked(config, UNLISTED).path(root / "locks"))
+    lock = read(FactsLock, facts_request(config, UNLISTED).path(root / "locks"))
     facts = replace(lock.facts, python="3.11")
-    name = asked(config, image).name
+    name = facts_request(config, image).name
     locked(tmp_path, replace(lock, name=name, facts=facts))
     assert choose_id(config, image).release.facts is None
     assert choose_id(with_facts(config, tmp_path), image).release.facts == facts

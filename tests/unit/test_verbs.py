@@ -133,7 +133,7 @@ def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
     assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
 
 
-def test_a_dry_run_of_a_build(root: Path, tmp_path: Path) -> None:
+def test_build_dry_run(root: Path, tmp_path: Path) -> None:
     """As text and as JSON; it needs no engine and writes nothing."""
     words = ("build", "--dry-run", "--cuda", "13.0", "--source", "fork", "--arch", "12.0")
     env = {"DOCKER_HOST": "unix:///none", "TORCH_IMAGES_CACHE": str(tmp_path)}

@@ -58,8 +58,8 @@ def test_parse_junit() -> None:
 
     A module that is skipped as a whole has no class, and its own name.
     """
-    found = parse_junit(JUNIT, "image")
-    assert [(c.name, c.outcome, c.message) for c in found.checks] == [
+    parsed = parse_junit(JUNIT, "image")
+    assert [(c.name, c.outcome, c.message) for c in parsed.checks] == [
         ("image/test_files/test_owners", "passed", ""),
         ("image/test_metadata/test_label[a.b]", "failed", "assert 'x' == 'y'"),
         ("image/test_arch/test_flags[12.0]", "passed", ""),
@@ -68,10 +68,10 @@ def test_parse_junit() -> None:
         ("image/test_gpu/test_l", "failed", "assert 1 == 2"),
         ("image/test_vllm/container.test_vllm", "skipped", "no vLLM"),
     ]
-    assert found.observed == {"arch 12.0": "native sm_120"}
+    assert parsed.observed == {"arch 12.0": "native sm_120"}
 
 
-def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
+def test_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image))
         for image in plan_images(
@@ -135,12 +135,12 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
     return run
 
 
-def test_a_report_of_the_same_checks_and_claim_is_used_again(
+def test_verify_uses_a_report_of_the_same_checks(
     verified: Callable[..., VerifyReport],
 ) -> None:
-    found = verified()
-    assert found.passed
-    assert found.observed == {"cuda": "13.0"}
+    outcome = verified()
+    assert outcome.passed
+    assert outcome.observed == {"cuda": "13.0"}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
     ],
     ids=str,
 )
-def test_a_report_of_other_checks_is_not_used(
+def test_verify_ignores_a_report_of_other_checks(
     verified: Callable[..., VerifyReport], changes: dict[str, Any]
 ) -> None:
     with pytest.raises(CheckedError):
@@ -199,7 +199,7 @@ def test_layers_pass_by_the_check_of_their_files(
     assert kept.exists() is (outcome == "passed")
 
 
-def test_a_changed_check_makes_old_reports_invalid(
+def test_suite_hash_changes_with_a_check(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
@@ -245,8 +245,8 @@ def test_identify_ignores_a_candidate_with_a_longer_name(config: Config, root: P
         stored("b", f"torch-images-candidate:{compat.id}", **{labels.ID: compat.id}),
     )
     workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
-    found = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
-    assert found == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
+    names = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
+    assert names == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
 def test_identify_an_image_that_is_not_built(config: Config, root: Path) -> None:

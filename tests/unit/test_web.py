@@ -61,7 +61,7 @@ class Endless:
     page: bytes = b""  # what ends, where the path does with "/"
     most: int = MOST
     sent: int = 0
-    asked: int = 0
+    count: int = 0
 
     @contextlib.contextmanager
     def serve(self) -> Iterator[str]:
@@ -69,7 +69,7 @@ class Endless:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                this.asked += 1
+                this.count += 1
                 this.sent = 0
                 self.send_response(this.status)
                 for header in this.headers:
@@ -207,7 +207,7 @@ def test_uv_ends_with_an_endless_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "pauses"),
+    ("status", "header", "pauses"),
     [
         (429, "5", [5, 5, 5]),  # a mirror that limits its rate
         (503, "9" * 5000, [60, 60, 60]),
@@ -217,14 +217,14 @@ def test_uv_ends_with_an_endless_index(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_retry_after_is_kept_up_to_a_minute(
-    status: int, asked: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+    status: int, header: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    server = Endless(status, (("Retry-After", asked), ("Content-Length", "0")))
+    server = Endless(status, (("Retry-After", header), ("Content-Length", "0")))
     with server.serve() as url, pytest.raises(NetworkError, match=str(status)):
         download.read(f"{url}/x", Network())
-    assert server.asked == 4
+    assert server.count == 4
     assert waited == pauses
 
 
@@ -258,7 +258,7 @@ class Two:
 
     first: str = ""
     second: str = ""
-    told: dict[str, list[str | None]] = field(default_factory=lambda: {"first": [], "second": []})
+    sent: dict[str, list[str | None]] = field(default_factory=lambda: {"first": [], "second": []})
 
 
 @pytest.fixture(params=["127.0.0.1", "localhost"])
@@ -270,7 +270,7 @@ def two(request: pytest.FixtureRequest) -> Iterator[Two]:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 sent = self.headers["Authorization"]
-                two.told[name].append(sent and base64.b64decode(sent.split()[1]).decode())
+                two.sent[name].append(sent and base64.b64decode(sent.split()[1]).decode())
                 self.send_response(302 if name == "first" else 404)
                 if name == "first":
                     self.send_header("Location", f"{two.second}{self.path}")
@@ -304,12 +304,12 @@ def test_redirect_to_another_server_gets_no_password(
         first = first.replace("://", "://me:hunter22@")
     with contextlib.suppress(TorchImagesError):
         get(first, tmp_path / "files", Network())
-    assert set(two.told["first"]) == {"me:hunter22"}
-    assert set(two.told["second"]) == {None}
+    assert set(two.sent["first"]) == {"me:hunter22"}
+    assert set(two.sent["second"]) == {None}
 
 
 @pytest.mark.parametrize(
-    ("there", "kept"),
+    ("url", "kept"),
     [
         ("https://host/y", True),
         ("https://HOST:443/y", True),
@@ -319,9 +319,9 @@ def test_redirect_to_another_server_gets_no_password(
         ("https://me@other/y", False),
     ],
 )
-def test_rebuild_auth_keeps_credentials_of_the_same_server(there: str, kept: bool) -> None:
-    asked = requests.Request("GET", "https://host/x", headers={"Authorization": "a"}).prepare()
-    sent = requests.Request("GET", there, headers={"Authorization": "a"}).prepare()
+def test_rebuild_auth_keeps_credentials_of_the_same_server(url: str, kept: bool) -> None:
+    original = requests.Request("GET", "https://host/x", headers={"Authorization": "a"}).prepare()
+    sent = requests.Request("GET", url, headers={"Authorization": "a"}).prepare()
     with web.Session(Network()) as session:
-        session.rebuild_auth(sent, mock.Mock(request=asked))
+        session.rebuild_auth(sent, mock.Mock(request=original))
     assert ("Authorization" in sent.headers) == kept

@@ -59,7 +59,7 @@ class Failing(Runner):
         ("  x No solution found when resolving dependencies: a==9", LockError),
     ],
 )
-def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
+def test_resolve_failure_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
     with pytest.raises(kind) as caught:
         resolve(
             WheelRequest(name="x", request=("a",), python="3.11"),

@@ -35,18 +35,18 @@ def test_members_are_what_was_written(
 ) -> None:
     with WheelZip(written(tmp_path / "w.whl", *members, method=method)) as wheel:
         streams = [wheel.open(f"member{number}") for number in range(len(members))]
-        found = [b""] * len(streams)
+        contents = [b""] * len(streams)
         for _ in range(4000):  # members are read in turns: each keeps its own place
             pieces = [stream.read(size) for stream in streams]
             if not any(pieces):
                 break
-            found = [one + more for one, more in zip(found, pieces, strict=True)]
+            contents = [one + more for one, more in zip(contents, pieces, strict=True)]
             size += 4096
-        assert found == members
+        assert contents == members
         assert [wheel.read(name) for name in wheel.namelist()] == members
 
 
-def test_a_damaged_member_is_an_error(tmp_path: Path) -> None:
+def test_read_damaged_member(tmp_path: Path) -> None:
     data = bytes(range(256)) * 4000
     path = written(tmp_path / "w.whl", data)
     whole = bytearray(path.read_bytes())
@@ -93,7 +93,7 @@ def test_members_share_no_byte(tmp_path: Path, which: int, method: int) -> None:
                 WheelZip(path)
 
 
-def test_a_member_gives_no_more_than_it_says(tmp_path: Path) -> None:
+def test_read_limits_a_member_to_its_size(tmp_path: Path) -> None:
     """A megabyte of zeros is a kilobyte in an archive; who unpacks it has made room for its size."""
     path = written(tmp_path / "w.whl", bytes(1 << 20))
     with WheelZip(path) as wheel:

@@ -219,9 +219,9 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     repository, tools = tmp_path / "repository", tmp_path / "tools"
     for folder in (repository / "locks", repository / "scripts", tools):
         folder.mkdir(parents=True)
-    named = {repository / "inv": 'echo "inv $*" >>"$CALLS"\necho "${ANSWER:-}"\n'}
-    named[tools / "gh"] = 'echo "gh $*" >>"$CALLS"\n[[ $* != "release list"* ]] || echo "$LAST"\n'
-    for path, text in named.items():
+    files = {repository / "inv": 'echo "inv $*" >>"$CALLS"\necho "${ANSWER:-}"\n'}
+    files[tools / "gh"] = 'echo "gh $*" >>"$CALLS"\n[[ $* != "release list"* ]] || echo "$LAST"\n'
+    for path, text in files.items():
         path.write_text(f"#!/usr/bin/env bash\n{text}")
         path.chmod(0o755)
     for name in ("commit-to-branch", "lock-changes", "open-pull-request"):
@@ -281,17 +281,17 @@ def test_a_change_is_committed_pushed_and_checked(runner: Run, tmp_path: Path) -
         ("42", "success cancelled success", 1),
     ],
 )
-def test_nothing_is_released_after_a_failure(
+def test_release_fails_unless_every_job_passed(
     runner: Run, count: str, results: str, code: int
 ) -> None:
     matrix_, image, again = results.split()
     [step] = [
         s for s in steps(GITHUB / "workflows" / "release.yml") if "RESULTS" in s.get("env", {})
     ]
-    said = step["env"]["RESULTS"]
+    template = step["env"]["RESULTS"]
     for name, result in (("matrix", matrix_), ("image", image), ("reproduce", again)):
-        said = said.replace(f"${{{{ needs.{name}.result }}}}", result)
-    assert runner(step["run"], COUNT=count, RESULTS=said).returncode == code
+        template = template.replace(f"${{{{ needs.{name}.result }}}}", result)
+    assert runner(step["run"], COUNT=count, RESULTS=template).returncode == code
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_release_has_the_images_of_a_glob_or_one_by_its_axes(
     assert ["--variant pod --compat --dry-run" in plan for plan in plans] == [True] * bool(axes)
 
 
-def test_what_is_signed_has_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
+def test_release_signs_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
     """An owner with capitals: only `push` makes them small."""
     sheet = {"references": ["ghcr.io/myorg/torch-cu130:1-x"], "digest": "sha256:1", "indexes": []}
     script = f"mkdir -p build/datasheets; touch build/datasheets/1.md\n{scripts('release')['Push']}"
