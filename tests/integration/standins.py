@@ -58,7 +58,7 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
         "packages: [python3, tini]",
     )
     for platform in PLATFORMS:
-        path = folder / WHEEL_LOCK.replace(".txt", f"{platform.suffix}.txt")
+        path = folder / WHEEL_LOCK.replace(".json", f"{platform.suffix}.json")
         lock = dataclasses.replace(
             read_wheels(path),
             request=(f"torch=={T130}",),
