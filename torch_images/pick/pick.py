@@ -27,14 +27,8 @@ from torch_images.pick.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.platforms import Platform
 from torch_images.verify.ledger import State
 
-_OTHER = (
-    "image",
-    "reference",
-    "id",
-    "torch",
-    "works",
-    "proof",
-)  # what an answer has of each other one
+# What an answer has of each other image.
+_OTHER = ("image", "reference", "id", "torch", "works", "proof")
 
 
 @dataclass(frozen=True, kw_only=True)
