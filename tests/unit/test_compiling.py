@@ -15,7 +15,7 @@ import compiling
 import progress
 import pytest
 import units
-from compiling import Wanted
+from compiling import Limits
 
 from tests.servers import closed_port
 from torch_images.jobs import Jobs
@@ -47,7 +47,7 @@ if done and not os.environ.get("TOLERANT"):
 pathlib.Path("dist").mkdir()
 pathlib.Path("dist/x.whl").touch()
 """
-ALL = Wanted()
+ALL = Limits()
 JOBS = Jobs(jobs=1, heavy=1, threads=1)
 
 pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="there is no Ninja")
@@ -68,7 +68,7 @@ class Builder:
         self,
         recipe: str = "recipe",
         chosen: Jobs = JOBS,
-        wanted: Wanted = ALL,
+        limits: Limits = ALL,
         **env: str,
     ) -> tuple[int | str | None, str]:
         """Why it ended, 0 if it is compiled, and the log."""
@@ -89,7 +89,7 @@ class Builder:
                 work / "tree",
                 chosen,
                 environment,
-                wanted=wanted,
+                limits=limits,
                 ledger=ledger,
                 work=work,
             )
@@ -142,7 +142,7 @@ def test_build_resumes_after_a_slice(builder: Builder) -> None:
     )
     for number in range(2, UNITS):
         builder.source(number, wait + f"int u{number};\n")
-    ended, _ = builder.build(wanted=Wanted(deadline=int(time.time()) + 4))
+    ended, _ = builder.build(limits=Limits(deadline=int(time.time()) + 4))
     assert str(ended).startswith(f"build-wheel: unfinished: tree: 3 of {UNITS} units compiled, ")
     assert not (builder.top / "work" / "tree" / "dist").exists()
     assert builder.counts() == (0, 3)
@@ -167,7 +167,7 @@ def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root
     counts = []
     for share in ("1/2", "2/2"):
         one = make_builder(tmp_path / share.replace("/", "-"), builder.cache, root)
-        ended, _ = one.build(wanted=Wanted(share=share))
+        ended, _ = one.build(limits=Limits(share=share))
         start, _, rest = str(ended).partition("tree: ")
         assert start == f"build-wheel: unfinished: share {share} of "
         done, _, rest = rest.partition(" of ")
@@ -238,13 +238,13 @@ def test_planned_units_of_ninja(builder: Builder) -> None:
 
 def test_trees_of_one_call_share_a_slice(tmp_path: Path) -> None:
     notes = tmp_path / "units" / "slice.json"
-    first = Wanted.read({"slice": 60, "call": "a"}, notes)
+    first = Limits.read({"slice": 60, "call": "a"}, notes)
     assert time.time() + 50 < first.deadline <= time.time() + 61
     notes.write_text(json.dumps({"call": "a", "deadline": 5}))
-    assert Wanted.read({"slice": 60, "call": "a"}, notes) == Wanted(deadline=5)
-    assert Wanted.read({"slice": 60, "call": "b"}, notes).deadline > 5
-    assert Wanted.read({"jobs": 2}, notes) == Wanted()
-    assert Wanted.read({"share": "1/2"}, notes) == Wanted(share="1/2")
+    assert Limits.read({"slice": 60, "call": "a"}, notes) == Limits(deadline=5)
+    assert Limits.read({"slice": 60, "call": "b"}, notes).deadline > 5
+    assert Limits.read({"jobs": 2}, notes) == Limits()
+    assert Limits.read({"share": "1/2"}, notes) == Limits(share="1/2")
 
 
 def test_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[str]) -> None:

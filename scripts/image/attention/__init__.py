@@ -24,10 +24,10 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     TORCH_IMAGE_PROFILE=off turns all settings off that the image makes, but not what is asked for.
     """
     default = AUTO if switches.is_on(environ, switches.PROFILE) else STOCK
-    told = environ.get(VARIABLE, "")
-    if told.lower() in (FA4, STOCK):
-        return told.lower(), ""
-    return default, f"{VARIABLE}={told} is not fa4 or stock, and is ignored" if told else ""
+    value = environ.get(VARIABLE, "")
+    if value.lower() in (FA4, STOCK):
+        return value.lower(), ""
+    return default, f"{VARIABLE}={value} is not fa4 or stock, and is ignored" if value else ""
 
 
 def say(line: str) -> None:

@@ -140,15 +140,15 @@ def _load() -> None:
 @contextlib.contextmanager
 def _own_cache_off() -> Iterator[None]:
     """While FlashAttention-4 is imported: it reads CACHE_ON then, and kept.py takes its place."""
-    told = os.environ.get(CACHE_ON)
+    previous = os.environ.get(CACHE_ON)
     os.environ[CACHE_ON] = "0"
     try:
         yield
     finally:
-        if told is None:
+        if previous is None:
             del os.environ[CACHE_ON]
         else:
-            os.environ[CACHE_ON] = told
+            os.environ[CACHE_ON] = previous
 
 
 def _folder() -> Path | None:

@@ -92,7 +92,7 @@ def _cudnn(  # noqa: PLR0917  torch's signature
 
     A program that has turned flash attention off, for example by sdpa_kernel, wants cuDNN's kernel.
     """
-    wanted = (
+    eligible = (
         attn_bias is None
         and not dropout_p
         and not return_debug_mask
@@ -100,7 +100,7 @@ def _cudnn(  # noqa: PLR0917  torch's signature
         and _usual(scale)
         and _chosen(FORWARD, query, key, value, is_causal, heads=1, rows=2)
     )
-    if wanted:
+    if eligible:
         out = torch.empty_like(query)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32) if compute_log_sumexp else None
         attention = Attention(*map(_flipped, (query, key, value)), is_causal, _scale(scale, query))
@@ -122,7 +122,7 @@ def _cudnn_backward(  # noqa: PLR0917  torch's signature
     *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The gradients for `_cudnn`."""
-    wanted = (
+    eligible = (
         attn_bias is None
         and cum_seq_q is None
         and not dropout_p
@@ -130,7 +130,7 @@ def _cudnn_backward(  # noqa: PLR0917  torch's signature
         and _usual(scale)
         and _chosen(BACKWARD, query, key, value, is_causal, heads=1, rows=2)
     )
-    if wanted:
+    if eligible:
         attention = Attention(*map(_flipped, (query, key, value)), is_causal, _scale(scale, query))
         lse = logsumexp.squeeze(-1).contiguous()
         grads = _gradients(attention, _flipped(grad_out), _flipped(out), lse)
@@ -226,19 +226,19 @@ def _chosen(
     if capability is None:
         capability = _capabilities[device] = torch.cuda.get_device_capability(device)
     if mode == FA4:
-        wanted = width in fa4.WIDTHS.get(capability[0], ())
+        eligible = width in fa4.WIDTHS.get(capability[0], ())
     elif ragged:
-        wanted = False  # not measured
+        eligible = False  # not measured
     else:
         queries, keys = query.shape[rows], key.shape[rows]
         pairs = query.shape[0] * queries * keys
         count = rules.operations(pairs, query.shape[heads], width, causal=causal)
-        wanted = rules.faster(
+        eligible = rules.faster(
             step, (capability, _cudnn_release()), width=width, shortest=min(queries, keys),
             operations=count, deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
     return bool(
-        wanted
+        eligible
         and (_counted(ragged) if ragged else _alike(query, key, rows=rows, causal=causal))
         and query.dtype in HALVES
         and key.dtype == value.dtype == query.dtype

@@ -65,23 +65,23 @@ class Decision:
 
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
-    told = json.loads(path.read_text())
-    listed = told.get("compat")
-    sister = listed and Sister(f"{told['repository']}:{listed['tag']}", tuple(listed["branches"]))
-    release = Release(told["cuda"], told["driver"], told["floor"], told.get("page", ""), sister)
+    data = json.loads(path.read_text())
+    listed = data.get("compat")
+    sister = listed and Sister(f"{data['repository']}:{listed['tag']}", tuple(listed["branches"]))
+    release = Release(data["cuda"], data["driver"], data["floor"], data.get("page", ""), sister)
     compat = facts.find_library(root / COMPAT_ROOT[1:] / release.cuda)
-    return Image(release, compat, told.get("limits", {}), told.get("drivers", {}))
+    return Image(release, compat, data.get("limits", {}), data.get("drivers", {}))
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     """The mode in CUDA_COMPAT, and a complaint if its value is not a mode, else ""."""
-    asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
-    word = asked.strip().lower()
+    value = environ.get("CUDA_COMPAT", "") or decision.AUTO
+    word = value.strip().lower()
     if word in WORDS:
         return decision.ON if WORDS[word] else decision.OFF, ""
     if word == decision.AUTO:
         return decision.AUTO, ""
-    return decision.AUTO, f"CUDA_COMPAT={shown(asked)} is not auto, on or off, and taken as auto"
+    return decision.AUTO, f"CUDA_COMPAT={shown(value)} is not auto, on or off, and taken as auto"
 
 
 def decide(root: Path, mode: str, budget: float = BUDGET) -> Decision:
@@ -95,14 +95,14 @@ def decide(root: Path, mode: str, budget: float = BUDGET) -> Decision:
     native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
     ask = not (native and facts.has_nodes(root)) or mode == decision.ON
     seconds = budget if native and mode != decision.ON else PATIENCE
-    told = facts.gather(root, time.monotonic() + seconds, devices=ask)
-    host = _with_drivers(told, image.drivers)
+    detected = facts.gather(root, time.monotonic() + seconds, devices=ask)
+    host = _with_drivers(detected, image.drivers)
     choice = decision.choose(host, image.release, image.compat, mode)
     if not choice.tentative:
         return Decision(image, host, mode, choice, None)
-    found = probe(choice.folder, PATIENCE)
-    confirmed = decision.confirm(choice, found, host, image.release)
-    return Decision(image, host, mode, confirmed, found)
+    trial = probe(choice.folder, PATIENCE)
+    confirmed = decision.confirm(choice, trial, host, image.release)
+    return Decision(image, host, mode, confirmed, trial)
 
 
 def _with_drivers(host: Host, drivers: Mapping[str, str]) -> Host:

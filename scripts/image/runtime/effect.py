@@ -49,16 +49,16 @@ def apply(
     conf, own = root / CONF, host.library.rpartition("/")[0]
     cleaned = _clean(environ, compat_root)
     path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
-    lacks = choice.library != TOOLKIT and not _found(own, root)
+    lacks = choice.library != TOOLKIT and not _loader_finds(own, root)
     folders = [folder for folder in (choice.folder, own if lacks else "") if folder]
     if folders and (_write(conf, folders, ldconfig) or _read(conf) == folders):
         return CACHE, {**cleaned, **_before(choice.folder, path)}
     if not choice.folder and (not folders or _with_libcuda(path)):
         if not _read(conf) or _remove(conf, ldconfig):
-            told = _for_triton(host, root, {**environ, **cleaned})
-            if told and _cached(ldconfig) and not _for_triton(host, root, {**environ, **cleaned}):
+            extra = _for_triton(host, root, {**environ, **cleaned})
+            if extra and _cached(ldconfig) and not _for_triton(host, root, {**environ, **cleaned}):
                 return CACHE, cleaned
-            return NOTHING, {**cleaned, **told}
+            return NOTHING, {**cleaned, **extra}
         folders = [own] if own else []  # an earlier choice that only root can undo
     if not folders:
         return NOTHING, cleaned
@@ -72,7 +72,7 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
 
 
-def _found(folder: str, root: Path) -> bool:
+def _loader_finds(folder: str, root: Path) -> bool:
     """Whether the loader finds the libcuda in a folder by itself, if there is one.
 
     LD_LIBRARY_PATH does not count: some hosts name the folder there, but `docker exec` does not get

@@ -38,9 +38,9 @@ _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
 
 def kernel_driver(root: Path) -> str:
     """The version of NVIDIA's kernel driver; "" if there is none or it cannot be read."""
-    found = _NVRM.search(_text(root / "proc/driver/nvidia/version") + "\n")
-    if found:
-        return found[1]
+    match = _NVRM.search(_text(root / "proc/driver/nvidia/version") + "\n")
+    if match:
+        return match[1]
     version = _text(root / "sys/module/nvidia/version").strip()
     return version if _VERSION.fullmatch(version) else ""
 
@@ -104,7 +104,7 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
         answer = in_child(lambda: _ask_nvml(library.rpartition("/")[0]), deadline)
         if answer:
             driver = driver or str(answer["driver"])
-            counted = tuple(Device(*told) for told in answer["devices"])
+            counted = tuple(Device(*fields) for fields in answer["devices"])
     toolkit = None if wsl else toolkit_library(root)
     return Host(driver, library, nodes, counted, wsl, toolkit, is_apptainer(root))
 

@@ -54,8 +54,8 @@ def trial(folder: str) -> tuple[int, str, str]:
 def loaded() -> str:
     """The path of the libcuda that this process has loaded; "" if there is none."""
     maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    found = (line.split(maxsplit=5)[-1].strip() for line in maps)
-    return next((path for path in found if "/libcuda.so" in path), "")
+    paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
+    return next((path for path in paths if "/libcuda.so" in path), "")
 
 
 if __name__ == "__main__":

@@ -52,11 +52,11 @@ def _libcuda(environ: Mapping[str, str]) -> Changes:
 def _user(environ: Mapping[str, str]) -> Changes:
     """Give the user id what it lacks, and find out whether torch.compile can work."""
     changes = account.changes(environ, os.getuid())
-    told = {**environ, **changes}
-    home, new = environ.get("HOME") or "/", told.get("HOME", "")
+    merged = {**environ, **changes}
+    home, new = environ.get("HOME") or "/", merged.get("HOME", "")
     moved = home not in ("/", new) and os.path.isdir(home)
     line = f"HOME={account.shown(home)} cannot be written, so it is {new}" if moved else ""
-    return changes, [line for line in (line, account.complaint(told)) if line]
+    return changes, [line for line in (line, account.complaint(merged)) if line]
 
 
 def _settings(environ: Mapping[str, str]) -> Changes:

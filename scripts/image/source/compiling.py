@@ -51,7 +51,7 @@ SHOWN, TAIL, LINE = 1_000_000, 200, 2000  # bytes, lines and characters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Limits:
     """What the host asks of this build: until when to compile, and which part of the units.
 
     `deadline` is in seconds since 1970, 0 for none; `share` is such as "1/2", "" for all.
@@ -61,7 +61,7 @@ class Wanted:
     share: str = ""
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], notes: Path) -> Wanted:
+    def read(cls, settings: Mapping[str, Any], notes: Path) -> Limits:
         """From the host's settings. `notes` is a file that the steps of one call share.
 
         The slice begins with the first step that compiles, and is for all of them together.
@@ -115,7 +115,7 @@ def compile_tree(
     chosen: planning.Jobs,
     environment: dict[str, str],
     *,
-    wanted: Wanted,
+    limits: Limits,
     ledger: units.Ledger,
     work: Path,
 ) -> str:
@@ -134,20 +134,20 @@ def compile_tree(
         "UNITS": str(ledger.folder),
         "CCACHE_TEMPDIR": str(work / "ccache"),
         "KILLED": KILLED.pattern,
-        "DEADLINE": str(int(wanted.deadline) or ""),
-        "SHARE": wanted.share,
+        "DEADLINE": str(int(limits.deadline) or ""),
+        "SHARE": limits.share,
     }
     path = environment["PATH"]
-    environment |= before_ninja(state, path, "-k 0" if wanted.share else "")
+    environment |= before_ninja(state, path, "-k 0" if limits.share else "")
     os.umask(0o022)
-    if wanted.over:
+    if limits.over:
         fail(f"unfinished: {name} was not begun")
     watch = progress.Watch(
         name=name,
         tree=tree,
         state=state,
         ledger=ledger,
-        share=units.Share.parse(wanted.share),
+        share=units.Share.parse(limits.share),
         launcher=environment.get("CMAKE_CXX_COMPILER_LAUNCHER", "/compile "),
         path=path,
     )
@@ -165,36 +165,36 @@ def compile_tree(
                 (state / before).unlink(missing_ok=True)
             code, text = run_build(tree, environment)
             log += text
-            print("\n".join(f"{name}: {said}" for said in watch.report()), flush=True)
+            print("\n".join(f"{name}: {line}" for line in watch.report()), flush=True)
             if not code and not (state / "refused").exists():
                 seconds = time.monotonic() - watch.started
                 print(f"{name}: compiled in {seconds:.0f} s", flush=True)
                 return log
-            if reason := why_it_ends(name, chosen, watch, wanted, text):
+            if reason := why_it_ends(name, chosen, watch, limits, text):
                 fail(reason)
             chosen = chosen.fewer()
             print(f"{name}: out of memory, continuing with {chosen.jobs} jobs", flush=True)
 
 
 def why_it_ends(
-    name: str, chosen: planning.Jobs, watch: progress.Watch, wanted: Wanted, text: str
+    name: str, chosen: planning.Jobs, watch: progress.Watch, limits: Limits, text: str
 ) -> str:
     """Why a build that did not succeed is not tried again; "" if it is, with fewer jobs."""
     if FULL.search(text):
         return f"the disk is full: {name}: {watch.summary()}"
     failed = watch.failed()
     refused = (watch.state / "refused").exists()
-    if refused and (wanted.over or not failed):
-        share = f"share {wanted.share} of " if wanted.share and not wanted.over else ""
+    if refused and (limits.over or not failed):
+        share = f"share {limits.share} of " if limits.share and not limits.over else ""
         return f"unfinished: {share}{name}: {watch.summary()}"
     if not KILLED.search(text):
         return f"{name} did not compile, see above"
     if chosen.jobs > 1:
         return ""
     what = failed or next(reversed(FAILED.findall(text)), "")
-    said = f"{name}: out of memory with one job" + f", at {what}" * bool(what)
+    reason = f"{name}: out of memory with one job" + f", at {what}" * bool(what)
     peak = watch.peak
-    return f"{said}; the largest, {peak.what}, took {peak}" if peak.size else said
+    return f"{reason}; the largest, {peak.what}, took {peak}" if peak.size else reason
 
 
 def before_ninja(state: Path, path: str, more: str) -> dict[str, str]:

@@ -47,13 +47,13 @@ def copies(files: Path) -> Iterator[str]:
 
     A build that gives libraries a version in their names makes links, and a wheel holds no links.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    by_content: dict[tuple[str, str], list[str]] = {}
     for path in sorted(files.rglob("*.so*")):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         stem = path.name.partition(".so")[0]
-        found.setdefault((stem, digest), []).append(path.relative_to(files).as_posix())
-    for names in found.values():
+        by_content.setdefault((stem, digest), []).append(path.relative_to(files).as_posix())
+    for names in by_content.values():
         if len(names) > 1:
             yield f"{names[0]} is in the wheel {len(names)} times, as {', '.join(names[1:])} too"
 
@@ -71,12 +71,12 @@ def switched_off(feature: str, option: str, log: str) -> str:
 def _versions(recipe: Mapping[str, Any], path: Path) -> Iterator[str]:
     text = path.read_text() if path.exists() else ""
     stated = dict(re.findall(r"^(\w+)(?:: [^=]+)? = ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
-    wanted = {
+    expected = {
         "__version__": recipe["version"],
         "git_version": recipe["commit"],
         "cuda": recipe["cuda"],
     }
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if stated.get(name) != value:
             yield f"torch.version.{name.strip('_')} is {stated.get(name)}, expected {value}"
 
@@ -86,8 +86,8 @@ def _code(arches: list[str], library: Path, tools: Path, *, bare: bool) -> Itera
 
     A library that is allowed to be `bare` may have no code for any target.
     """
-    wanted = {Capability.parse(arch) for arch in arches}
-    for kind, expected in (("elf", wanted), ("ptx", set[Capability]())):
+    targets = {Capability.parse(arch) for arch in arches}
+    for kind, expected in (("elf", targets), ("ptx", set[Capability]())):
         done = subprocess.run(
             [tools / "cuobjdump", f"--list-{kind}", library],
             capture_output=True,

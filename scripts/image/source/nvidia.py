@@ -17,13 +17,13 @@ def first(places: Sequence[str]) -> Path | None:
     return next((Path(place) for place in places if Path(place).exists()), None)
 
 
-def add_programs(files: Path, wanted: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def add_programs(files: Path, programs: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Put programs into an unpacked wheel, over those that it has already.
 
-    `wanted` has for each path below `files` the places to take it from; the first that exists wins.
-    Yields a message for each that is in none of them.
+    `programs` has for each path below `files` the places to take it from; the first that exists
+    wins. Yields a message for each that is in none of them.
     """
-    for path, places in wanted.items():
+    for path, places in programs.items():
         if source := first(places):
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +48,8 @@ def add_headers(target: Path, include: Path, like: Path) -> Iterator[str]:
         done.add(name)
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target / name)
-        for found in _INCLUDE.findall(source.read_text(errors="replace")):
-            waiting += [Path(found), name.parent / found]
+        for included in _INCLUDE.findall(source.read_text(errors="replace")):
+            waiting += [Path(included), name.parent / included]
     if not done:
         yield f"{include} has none of the headers that {like} has"
 

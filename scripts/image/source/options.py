@@ -91,8 +91,8 @@ def reads(tree: Path) -> Reads:
 
 def unread(names: Iterable[str], tree: Path) -> list[str]:
     """Those of `names` that have no effect on the build of a tree, in the order of `names`."""
-    found = reads(tree)
-    return [name for name in names if name not in found]
+    options = reads(tree)
+    return [name for name in names if name not in options]
 
 
 def refusal(names: Iterable[str], tree: Path) -> str:
@@ -100,15 +100,15 @@ def refusal(names: Iterable[str], tree: Path) -> str:
 
     "" if the build of the tree reads all of them.
     """
-    found = reads(tree)
-    told = []
-    for name in (name for name in names if name not in found):
-        near = difflib.get_close_matches(name, found.known, n=1, cutoff=0.8)
-        if name in found.variables:
-            told.append(f"{name} (its CMake has it, but the build does not pass it on)")
+    options = reads(tree)
+    refused = []
+    for name in (name for name in names if name not in options):
+        near = difflib.get_close_matches(name, options.known, n=1, cutoff=0.8)
+        if name in options.variables:
+            refused.append(f"{name} (its CMake has it, but the build does not pass it on)")
         else:
-            told.append(f"{name} (did you mean {near[0]}?)" if near else name)
-    return ", ".join(told)
+            refused.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    return ", ".join(refused)
 
 
 def lack(needs: Mapping[str, str], tree: Path) -> str:
@@ -173,16 +173,18 @@ def _imports(path: Path, tree: Path) -> list[Path]:
         parsed = ast.parse(path.read_text(errors="replace"))
     except (SyntaxError, ValueError):
         return []
-    found = []
+    candidates = []
     for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
-            found += [p for alias in node.names for p in _module(tree, alias.name)]
+            candidates += [p for alias in node.names for p in _module(tree, alias.name)]
         elif isinstance(node, ast.ImportFrom):
             start = path.parents[node.level - 1] if node.level else tree
             module = f"{node.module}." if node.module else ""
-            found += [p for alias in node.names for p in _module(start, f"{module}{alias.name}")]
-            found += _module(start, node.module) if node.module else []
-    return found
+            candidates += [
+                p for alias in node.names for p in _module(start, f"{module}{alias.name}")
+            ]
+            candidates += _module(start, node.module) if node.module else []
+    return candidates
 
 
 def _module(folder: Path, name: str) -> list[Path]:

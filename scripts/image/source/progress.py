@@ -52,14 +52,14 @@ def line(count: Count, hits: int, seconds: float) -> str:
     now, and a known one as long as the average of all that went by.
     """
     compiled = count.passed - hits
-    said = (
+    text = (
         f"{count.passed} of {count.planned or 'an unknown number of'} units, {hits} from the cache"
     )
     if not count.planned or compiled < _ENOUGH:
-        return said
+        return text
     new = count.planned - count.passed - count.known
     left = new * seconds / compiled + count.known * seconds / count.passed
-    return f"{said}, about {duration(left)} left"
+    return f"{text}, about {duration(left)} left"
 
 
 def duration(seconds: float) -> str:
@@ -79,11 +79,11 @@ def largest(proc: Path = Path("/proc")) -> Peak:
             words = status.with_name("cmdline").read_text(errors="replace").split("\0")
         except OSError:  # it has ended
             continue
-        named, size = (re.search(p, text) for p in (r"^Name:\t(.*)", r"\nVmHWM:\s*(\d+) kB"))
+        name, size = (re.search(p, text) for p in (r"^Name:\t(.*)", r"\nVmHWM:\s*(\d+) kB"))
         alive = words != [""]  # memory was read, then it ended: its command is not known any more
-        if alive and named and size and named[1] in _COMPILERS and int(size[1]) * 1024 > best.size:
+        if alive and name and size and name[1] in _COMPILERS and int(size[1]) * 1024 > best.size:
             source = next((w for w in words if _SOURCE.search(w)), "")
-            best = Peak(size=int(size[1]) * 1024, what=" ".join((named[1], source)).strip())
+            best = Peak(size=int(size[1]) * 1024, what=" ".join((name[1], source)).strip())
     return best
 
 
@@ -139,8 +139,8 @@ class Watch:
             kind = "CUDA" if source.endswith(".cu") else "C/C++"
             hits, all_ = counts.get(kind, (0, 0))
             counts[kind] = (hits + (origin == "cache"), all_ + 1)
-        found = ", ".join(f"{kind} {n} of {all_}" for kind, (n, all_) in sorted(counts.items()))
-        yield f"compile cache hits: {found or 'no requests'}"
+        rates = ", ".join(f"{kind} {n} of {all_}" for kind, (n, all_) in sorted(counts.items()))
+        yield f"compile cache hits: {rates or 'no requests'}"
         if lost := len(self._lines("lost")):
             yield f"lost or damaged in the compile cache, and compiled again: {lost}"
         if again := len(self._lines("again")):
@@ -148,17 +148,17 @@ class Watch:
 
     def _look(self) -> None:
         """Until the build is over: look at memory often, and say how far it is now and then."""
-        said = time.monotonic()
+        last_report = time.monotonic()
         while not self._over.wait(_SAMPLE):
-            found = largest()
-            self.peak = max(self.peak, found, key=lambda peak: peak.size)
+            current = largest()
+            self.peak = max(self.peak, current, key=lambda peak: peak.size)
             passed = self._passed()
             if passed and self._first is None:
                 # CMake has configured the tree.
                 self._first = time.monotonic()
                 self._planned = units.planned(self.tree, self.launcher, self.path)
-            if passed and time.monotonic() - said >= _TEXT:
-                said = time.monotonic()
+            if passed and time.monotonic() - last_report >= _TEXT:
+                last_report = time.monotonic()
                 print(f"{self.name}: {self._line(passed)}", flush=True)
 
     def _passed(self) -> frozenset[str]:
@@ -171,9 +171,9 @@ class Watch:
             if len(words := entry.split(" ", 3)) == 4:  # noqa: PLR2004  else it is being written
                 yield words
 
-    def _lines(self, named: str) -> list[str]:
+    def _lines(self, filename: str) -> list[str]:
         try:
-            return (self.state / named).read_text().splitlines()
+            return (self.state / filename).read_text().splitlines()
         except FileNotFoundError:
             return []
 

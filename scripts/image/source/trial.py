@@ -24,7 +24,7 @@ from removals import is_elf
 DRIVER = {"libcuda.so.1": "cu", "libnvidia-ml.so.1": "nvml"}
 
 _MISSING = re.compile(r"^\s*(\S+) => not found", re.MULTILINE)
-_FOUND = re.compile(r"^\s*\S+ => (/.+) \(0x\w+\)", re.MULTILINE)
+_RESOLVED = re.compile(r"^\s*\S+ => (/.+) \(0x\w+\)", re.MULTILINE)
 _UNDEFINED = re.compile(r"^undefined symbol: ([^\s,]+).*\((.+)\)", re.MULTILINE)
 _VERSION = re.compile(r"version `(\S+)' not found \(required by (.+)\)")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
@@ -66,13 +66,13 @@ def unresolved(folder: Path) -> Iterator[str]:
     """
     lacking: dict[Path, set[str]] = {}
     for path in sorted(p for p in _own(folder) if ".so" in p.name and is_elf(p)):
-        said = _loader(path)
-        yield from _unfound(path, folder, said)
+        output = _loader(path)
+        yield from _unfound(path, folder, output)
         undefined: dict[Path, set[str]] = {path.resolve(): set()}
-        for where in _FOUND.findall(said):
+        for where in _RESOLVED.findall(output):
             if _is_inside(where, folder):
                 undefined[Path(where).resolve()] = set()
-        for symbol, where in _UNDEFINED.findall(said):
+        for symbol, where in _UNDEFINED.findall(output):
             if _is_inside(where, folder):
                 undefined.setdefault(Path(where).resolve(), set()).add(symbol)
         for library, symbols in undefined.items():
@@ -97,11 +97,11 @@ def unimportable(name: str, folder: Path) -> Iterator[str]:
     if done.returncode:
         print(done.stderr, file=sys.stderr, flush=True)
         own = done.stderr.partition(_FATAL)[0].strip().splitlines()
-        said = own or [f"it ends with status {done.returncode}"]
+        errors = own or [f"it ends with status {done.returncode}"]
         what = (
             "does not fit what is beside it" if _IMPORTED in done.stdout else "cannot be imported"
         )
-        yield f"{name} {what}: {said[-1].strip().replace(f'{folder}/', '')}"
+        yield f"{name} {what}: {errors[-1].strip().replace(f'{folder}/', '')}"
 
 
 def in_interpreter(symbol: str) -> bool:
@@ -115,13 +115,13 @@ def _own(folder: Path) -> Iterator[Path]:
         yield from (Path(top, name) for name in sorted(names))
 
 
-def _unfound(path: Path, folder: Path, said: str) -> Iterator[str]:
+def _unfound(path: Path, folder: Path, output: str) -> Iterator[str]:
     """A message for each library, or version of one, that the loader did not find for `path`."""
     place = path.relative_to(folder)
-    for need in dict.fromkeys(_MISSING.findall(said)):
+    for need in dict.fromkeys(_MISSING.findall(output)):
         if need not in DRIVER:
             yield f"{place} needs {need}, which nothing has"
-    for version, where in dict.fromkeys(_VERSION.findall(said)):
+    for version, where in dict.fromkeys(_VERSION.findall(output)):
         if Path(where).resolve() == path.resolve():
             yield f"{place} needs a library of version {version}"
 

@@ -53,12 +53,12 @@ class Ledger:
 
         Their files stay, for the time that each took.
         """
-        found = cls(folder=top / name)
-        found.folder.mkdir(parents=True, exist_ok=True)
+        ledger = cls(folder=top / name)
+        ledger.folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(recipe.encode()).hexdigest()
-        if not found._recipe.exists() or found._recipe.read_text() != digest:
-            found._recipe.write_text(digest)
-        return found
+        if not ledger._recipe.exists() or ledger._recipe.read_text() != digest:
+            ledger._recipe.write_text(digest)
+        return ledger
 
     @property
     def _recipe(self) -> Path:
@@ -70,12 +70,12 @@ class Ledger:
 
     def seconds(self) -> dict[str, float]:
         """The time that each known unit took, with whatever recipe."""
-        found = {}
+        durations = {}
         for unit in self.known():
             spent = (self.folder / unit).read_text().partition(" ")[0]
             if spent.isdigit():
-                found[unit] = int(spent) / 1000
-        return found
+                durations[unit] = int(spent) / 1000
+        return durations
 
     def compiled(self) -> frozenset[str]:
         """The units that were compiled since this recipe is in use."""
@@ -94,7 +94,7 @@ def planned(tree: Path, launcher: str, path: str) -> dict[str, str]:
 
     `path` is where Ninja is looked for. There are none before CMake has configured the tree.
     """
-    found = {}
+    sources = {}
     ninja = shutil.which("ninja", path=path)
     for folder in _build_folders(tree) if ninja else ():
         command = [str(ninja), "-C", str(folder), "-t", "compdb"]
@@ -106,8 +106,8 @@ def planned(tree: Path, launcher: str, path: str) -> dict[str, str]:
         for edge in edges:
             if launcher in edge["command"] and _COMPILES.search(edge["command"]):
                 below = str(folder / edge["output"]).removeprefix(f"{tree}/")
-                found[name(below)] = str(folder / edge["file"])
-    return found
+                sources[name(below)] = str(folder / edge["file"])
+    return sources
 
 
 def _build_folders(tree: Path) -> Iterator[Path]:

@@ -88,28 +88,28 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     """
     # A process may inherit the environment of another user, whose folders it cannot use.
     stale = {name for name, v in environ.items() if f"/{MARK}" in v and not usable(v)}
-    told = {name: v for name, v in environ.items() if v and name not in stale}
-    found = {}
-    user = next((told[name] for name in NAMES if name in told), "") or _known(uid, "pw_name")
+    valid = {name: v for name, v in environ.items() if v and name not in stale}
+    additions = {}
+    user = next((valid[name] for name in NAMES if name in valid), "") or _known(uid, "pw_name")
     if not user:
         user = f"user{uid}"
-        found = dict.fromkeys(("LOGNAME", "USER"), user)
-    temporary = temporary_folder(told)
+        additions = dict.fromkeys(("LOGNAME", "USER"), user)
+    temporary = temporary_folder(valid)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
-    home = told.get("HOME") or _known(uid, "pw_dir") or "/"
+    home = valid.get("HOME") or _known(uid, "pw_dir") or "/"
     # A home of one's own stays on a read-only system, with its packages, and one with a volume.
     stays = home != "/" and (_owned(home, uid) or _mounted(home, at=False))
     if not stays and not usable(home):
         home = _private(bases, uid) or home
-    if home != told.get("HOME"):
-        found["HOME"] = home
+    if home != valid.get("HOME"):
+        additions["HOME"] = home
     programs = f"{home}/.local/bin"  # where pip puts them for a user who cannot write /opt/venv
-    path = told.get("PATH", "")
+    path = valid.get("PATH", "")
     if path and uid and programs not in path.split(":") and _alone(home, uid):
-        found["PATH"] = f"{path}:{programs}"
+        additions["PATH"] = f"{path}:{programs}"
     bases.append(f"{home}/.cache")
     inductor = f"{temporary}/torchinductor_{user.translate(_SANITISED)}"
-    triton = f"{told.get('TRITON_HOME', home)}/.triton"
+    triton = f"{valid.get('TRITON_HOME', home)}/.triton"
     # A variable; the folder that programs use without it; where code is loaded from there, the
     # folder that must be this user's; the name of the folder that replaces it.
     for name, usual, code, own in (
@@ -119,7 +119,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         (INDUCTOR, inductor, inductor, "torchinductor"),
         ("TRITON_CACHE_DIR", f"{triton}/cache", triton, "triton"),
     ):
-        if name in told:
+        if name in valid:
             continue
         suits = loads if code else keeps
         # `_ours` may make the folder, so it is only asked about a usable one. A relative path
@@ -130,10 +130,10 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         if foreign or not suits(usual):
             private = _private(bases, uid)
             if private and (foreign or suits(private) or not usable(usual)):
-                found[name] = f"{private}/{own}"
+                additions[name] = f"{private}/{own}"
         elif name in stale:
-            found[name] = usual
-    return found
+            additions[name] = usual
+    return additions
 
 
 def complaint(environ: Mapping[str, str]) -> str:
@@ -157,21 +157,21 @@ def shown(value: str) -> str:
 
 def temporary_folder(environ: Mapping[str, str]) -> str:
     """The folder that Python's tempfile takes, and so torch."""
-    named = (os.path.abspath(v) for v in map(environ.get, ("TMPDIR", "TEMP", "TMP")) if v)
-    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
+    configured = (os.path.abspath(v) for v in map(environ.get, ("TMPDIR", "TEMP", "TMP")) if v)
+    folders = (*configured, TEMPORARY, "/var/tmp")  # noqa: S108
     return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
 
 
 def usable(folder: str) -> bool:
     """Whether a folder can be written, or else be made."""
-    there = _there(folder)
-    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+    existing = _existing(folder)
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 
 
 def loads(folder: str) -> bool:
     """Whether a folder is usable, and libraries can be loaded from it (no noexec mount)."""
     try:
-        return usable(folder) and not os.statvfs(_there(folder)).f_flag & os.ST_NOEXEC
+        return usable(folder) and not os.statvfs(_existing(folder)).f_flag & os.ST_NOEXEC
     except OSError:
         return False
 
@@ -184,7 +184,7 @@ def keeps(folder: str) -> bool:
     return usable(folder) or _mounted(folder)
 
 
-def _there(path: str) -> str:
+def _existing(path: str) -> str:
     """The longest part of an absolute path that exists; "" for any other path."""
     if not path.startswith("/"):
         return ""
@@ -228,14 +228,14 @@ def _owned(path: str, uid: int) -> bool:
 
 def _ours(folder: str, uid: int) -> bool:
     """Whether nobody else can put files into a folder. It is made if others could make it first."""
-    there = _there(folder)
-    if there != folder and not _alone(there, uid):
+    existing = _existing(folder)
+    if existing != folder and not _alone(existing, uid):
         try:
             os.makedirs(folder, mode=0o700)
         except OSError:
             return False
-        there = folder
-    return _alone(there, uid)
+        existing = folder
+    return _alone(existing, uid)
 
 
 def _alone(path: str, uid: int) -> bool:

@@ -39,8 +39,8 @@ class _Finder:
         self.asking.add(get_ident())
         try:
             finders = [finder for finder in _FINDERS if hasattr(finder, "find_spec")]
-            found = (finder.find_spec(name, path, target) for finder in finders)
-            spec: Any = next(filter(None, found), None)
+            specs = (finder.find_spec(name, path, target) for finder in finders)
+            spec: Any = next(filter(None, specs), None)
         finally:
             self.asking.discard(get_ident())
         if hasattr(spec and spec.loader, "exec_module"):  # a folder without code has none
@@ -127,12 +127,12 @@ def mend_ring(ring: Any) -> None:
     if not real:
         return
 
-    def backward(group: Any, seq_dim: int, op: Any, *words: Any, **named: Any) -> Any:
-        def with_rows(*words: Any, out: Any, **named: Any) -> Any:
-            return op(*words, out=out.transpose(1, 2).contiguous().transpose(1, 2), **named)
+    def backward(group: Any, seq_dim: int, op: Any, *args: Any, **kwargs: Any) -> Any:
+        def with_rows(*args: Any, out: Any, **kwargs: Any) -> Any:
+            return op(*args, out=out.transpose(1, 2).contiguous().transpose(1, 2), **kwargs)
 
         efficient = "_efficient_attention" in str(op)
-        return real(group, seq_dim, with_rows if efficient else op, *words, **named)
+        return real(group, seq_dim, with_rows if efficient else op, *args, **kwargs)
 
     ring._templated_ring_attention_backward = backward
 
@@ -153,16 +153,16 @@ def prefer_tf32(c: Any) -> None:
     def wrap(name: str, chooses: Callable[..., bool]) -> None:
         real = getattr(c, name)
 
-        def setter(*words: Any) -> Any:
+        def setter(*args: Any) -> Any:
             nonlocal ours
-            again = words == (*MATMUL, "tf32")
+            again = args == (*MATMUL, "tf32")
             if ours and again:
                 return None
-            if ours and chooses(sys._getframe(1), *words):
+            if ours and chooses(sys._getframe(1), *args):
                 ours = False
                 allow(on=False)
                 precise(*MATMUL, "none")
-            result = real(*words)
+            result = real(*args)
             if again and not _agree(c):  # as in any other torch, whose older getters then raise
                 ours = True
                 allow(on=True)

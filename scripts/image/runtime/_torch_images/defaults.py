@@ -25,22 +25,22 @@ def profile(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str],
     own, lines = switches.settled(environ)
     if not switches.is_on(environ, switches.PROFILE):
         return {}, own, lines
-    found = {}
+    variables = {}
     # The allocator maps memory into growing segments, so that tensors of changing sizes fragment
     # less. PyTorch's default is off. Memory pools that manage their own memory (vLLM's sleep mode)
     # do not work with it: set PYTORCH_ALLOC_CONF to nothing for them.
     if not any(name in environ for name in ALLOCATOR) and not cannot_share():
-        found["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+        variables["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     # Where Inductor's CUTLASS backend finds CUTLASS, in images that have it. PyTorch's default is
     # the third_party folder of a source tree, which no installed torch has.
     if os.path.isdir(f"{CUTLASS}/include"):
-        found["TORCHINDUCTOR_CUTLASS_DIR"] = CUTLASS
-    backends, complaint = _gemm({**found, **environ})
+        variables["TORCHINDUCTOR_CUTLASS_DIR"] = CUTLASS
+    backends, complaint = _gemm({**variables, **environ})
     if complaint:
         own[GEMM] = "stock"
         lines.append(complaint)
     # CUDA_MODULE_LOADING is not set: LAZY is the default since CUDA 12.2.
-    changes = {name: v for name, v in {**found, **backends}.items() if name not in environ}
+    changes = {name: v for name, v in {**variables, **backends}.items() if name not in environ}
     return changes, own, lines
 
 
@@ -68,8 +68,8 @@ def cannot_share() -> str:
 def _yama() -> str:
     """Why Yama denies it: https://docs.kernel.org/admin-guide/LSM/Yama.html."""
     scope = _text("/proc/sys/kernel/yama/ptrace_scope").strip() or "0"
-    held = _text("/proc/self/status").partition("CapEff:")[2].split()
-    capable = bool(held and int(held[0], 16) & SYS_PTRACE)
+    effective = _text("/proc/self/status").partition("CapEff:")[2].split()
+    capable = bool(effective and int(effective[0], 16) & SYS_PTRACE)
     return "" if scope == "0" or (scope in "12" and capable) else f"Yama's ptrace_scope is {scope}"
 
 
@@ -88,11 +88,11 @@ def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
     compiles for minutes, so it is off unless asked for. TORCHINDUCTOR_MAX_AUTOTUNE is not set: it
     would turn max-autotune on for every torch.compile, and that is the program's choice.
     """
-    asked = environ.get(GEMM, "").lower()
+    choice = environ.get(GEMM, "").lower()
     folder = environ.get("TORCHINDUCTOR_CUTLASS_DIR", "")
-    if asked in ("", "stock"):
+    if choice in ("", "stock"):
         return {}, ""
-    if asked != "cutlass":
+    if choice != "cutlass":
         return {}, f"{GEMM}={shown(environ[GEMM])} is neither cutlass nor stock; ignored"
     if not os.path.isdir(f"{folder}/include/cutlass"):
         lack = f"no CUTLASS at {shown(folder or CUTLASS)}"

@@ -21,11 +21,11 @@ def is_on(environ: Mapping[str, str], name: str) -> bool:
 
 def settled(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The switches that are set, as 1 or 0, and a line for each value that says neither."""
-    found, lines = {}, []
+    settings, lines = {}, []
     for name in DEFAULTS:
         if value := environ.get(name, "").strip():
-            found[name] = "1" if is_on(environ, name) else "0"
+            settings[name] = "1" if is_on(environ, name) else "0"
             if value.lower() not in WORDS:
                 state = "on" if is_on(environ, name) else "off"
                 lines.append(f"{name}={shown(value)} is neither on nor off, so it is {state}")
-    return found, lines
+    return settings, lines
