@@ -150,8 +150,8 @@ class StaleRun:
     def _make_room(self, image: LockedImage, previous: Future[Outcome] | None) -> None:
         """If the disk is too small for an image, remove what can be made again.
 
-        First the previous image goes, once it is verified; then parent images that no container
-        uses, and what BuildKit keeps of them; then layers of the cache that this image lacks. The
+        First parent images go that no container uses, and what BuildKit keeps of them; then the
+        previous image, once it is verified; then layers of the cache that this image lacks. The
         longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
         """
         job, engine, cache = self.job, self.job.engine, self.job.workspace.cache
@@ -164,8 +164,6 @@ class StaleRun:
         def short() -> bool:
             return shutil.disk_usage(root).free < needed
 
-        if short() and previous:
-            wait([previous])
         if not short():
             return
         parents = [
@@ -191,6 +189,8 @@ class StaleRun:
         steps = gc.own_steps(cache_records(job.run)) if short() else ()
         if steps:
             forget(steps, job.run)
+        if short() and previous:
+            wait([previous])
         layers_gone = remove(layers)
         job.shown.say(
             f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
