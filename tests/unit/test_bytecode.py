@@ -52,3 +52,45 @@ def test_compile_bytecode_on_one_processor_and_with_other_seeds(root: Path, tree
         assert compiled(root, tree, PYTHONHASHSEED="11") == first
     finally:
         os.sched_setaffinity(0, all_of_them)
+
+
+def clean(tree: Path) -> None:
+    for cache in tree.rglob("__pycache__"):
+        shutil.rmtree(cache)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    return folder
+
+
+def test_bytecode_is_taken_from_the_cache(root: Path, tree: Path, cache: Path) -> None:
+    first = compiled(root, tree, BYTECODE_CACHE=str(cache))
+    for path in cache.rglob("m4.*.pyc"):
+        path.write_bytes(b"kept")
+    clean(tree)
+    second = compiled(root, tree, BYTECODE_CACHE=str(cache))
+    assert [name for name in first if first[name] != second[name]] == [
+        name for name, data in second.items() if data == b"kept"
+    ]
+    assert b"kept" in second.values()
+
+
+def test_changed_source_is_compiled_again(root: Path, tree: Path, cache: Path) -> None:
+    first = compiled(root, tree, BYTECODE_CACHE=str(cache))
+    (tree / "c" / "m0.py").write_text("x = 1\n")
+    clean(tree)
+    second = compiled(root, tree, BYTECODE_CACHE=str(cache))
+    clean(tree)
+    assert second == compiled(root, tree) != first
+
+
+def test_sources_elsewhere_are_compiled_again(root: Path, tree: Path, cache: Path) -> None:
+    compiled(root, tree, BYTECODE_CACHE=str(cache))
+    clean(tree)
+    elsewhere = tree.rename(tree.with_name("elsewhere"))
+    second = compiled(root, elsewhere, BYTECODE_CACHE=str(cache))
+    clean(elsewhere)
+    assert second == compiled(root, elsewhere)

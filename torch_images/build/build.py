@@ -86,11 +86,10 @@ def _prepared(
     _ = job.remote  # asked before the work
     if not job.options.skip_disk_check:
         check_room(job.config, images, job.workspace.cache, job.engine)
-    # A build from nothing must not meet what earlier builds left in the compile cache. Nor may it
-    # cost that cache: with --no-cache, BuildKit makes a new mount and drops the one it has.
-    compiles = any(image.lock.sources for image in images)
-    fresh = job.options.no_cache and compiles
-    namespace = f"torch-images-{secrets.token_hex(8)}" if fresh else ""
+    # A build from nothing must not meet what earlier builds left in its caches, of bytecode and of
+    # compiled files. Nor may it cost them: with --no-cache, BuildKit makes a new mount and drops
+    # the one it has.
+    namespace = f"torch-images-{secrets.token_hex(8)}" if job.options.no_cache else ""
     parts = prepare_inputs(job, images)
     plans = tuple(plan_image(job.config, image, job.workspace.root) for image in images)
     job.workspace.output.mkdir(parents=True, exist_ok=True)
