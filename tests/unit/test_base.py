@@ -15,8 +15,12 @@ import pytest
 from tests.packages import make_deb
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
+from torch_images.build.job import BuildOptions
+from torch_images.build.plan import lock_image
+from torch_images.build.prepare import must_bootstrap
+from torch_images.config.choose import choose
 from torch_images.config.lock_requests import BaseRequest
-from torch_images.config.types import Base
+from torch_images.config.types import Base, Config
 from torch_images.errors import (
     BuildError,
     CommandError,
@@ -27,12 +31,28 @@ from torch_images.errors import (
 )
 from torch_images.fetch import apt
 from torch_images.fetch.apt import Resolver, confined, tree_room
-from torch_images.fetch.bootstrap import BaseMaker, kept
+from torch_images.fetch.bootstrap import BaseMaker, dpkg_options, kept
 from torch_images.host.network import Network
-from torch_images.host.runner import Completed
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import layout_digest, normalise, write_layout
+from torch_images.platforms import ARM64, native
+
+
+def test_must_bootstrap(config: Config, root: Path, tmp_path: Path) -> None:
+    """Not where the cache has the base already: a machine without mmdebstrap can build then."""
+    space = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    image = lock_image(config, choose(config, platform=native().name), space.locks)
+    assert must_bootstrap([image], space, BuildOptions())
+    maker = BaseMaker(cache=tmp_path, resolver=Resolver(root=root, network=Network(), run=Runner()))
+    maker._folder(image.spec.base, image.lock.base, dpkg_options(root)).mkdir(parents=True)
+    assert not must_bootstrap([image], space, BuildOptions())
+    assert must_bootstrap([image], space, BuildOptions(no_cache=True))
+    foreign = dataclasses.replace(image, spec=dataclasses.replace(image.spec, platform=ARM64))
+    assert must_bootstrap([foreign], space, BuildOptions()) is (native() != ARM64)
+
 
 BASE = Base(
     name="bookworm",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build.bake import Parts
-from torch_images.build.job import Job
+from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import LockedImage
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input
@@ -18,13 +18,31 @@ from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
+from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
+from torch_images.host.workspace import Workspace
 from torch_images.layers.make import making
 from torch_images.layers.parent import ParentImages, ParentRequest
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock
 from torch_images.locks.files import read
-from torch_images.platforms import AMD64
+from torch_images.platforms import AMD64, native
+
+
+def must_bootstrap(
+    images: Sequence[LockedImage], workspace: Workspace, options: BuildOptions
+) -> bool:
+    """Whether a build of images makes a Debian base: whether the cache lacks one of theirs."""
+    bases = _bases(workspace, Runner(), options)
+    own = all(image.spec.platform == native() for image in images)
+    return not own or not all(bases.has(i.spec.base, i.lock.base) for i in images)
+
+
+def _bases(workspace: Workspace, run: Runner, options: BuildOptions) -> BaseMaker:
+    resolver = Resolver(
+        root=workspace.root, network=workspace.network, run=run, mirrors=options.mirrors
+    )
+    return BaseMaker(cache=workspace.cache, resolver=resolver, fresh=options.no_cache)
 
 
 class Preparer:
@@ -36,10 +54,7 @@ class Preparer:
     def __init__(self, job: Job) -> None:
         self._job = job
         space = job.workspace
-        resolver = Resolver(
-            root=space.root, network=space.network, run=job.run, mirrors=job.options.mirrors
-        )
-        bases = BaseMaker(cache=space.cache, resolver=resolver, fresh=job.options.no_cache)
+        bases = _bases(space, job.run, job.options)
         where: dict[str, Any] = {"cache": space.cache, "network": space.network}
         self.base = cache(bases.base)
         self.debs = cache(bases.debs)
@@ -99,6 +114,8 @@ class Preparer:
             contexts["compat"], note = str(compat.folder), compat.note
         if lock.extra_debs:
             contexts["added"] = str(self.debs(spec.base, lock.extra_debs))
+        if lock.own_debs:
+            contexts["own-debs"] = str(self.debs(spec.base, lock.own_debs))
         if lock.tool_debs:
             contexts["tool-debs"] = str(self.debs(spec.base, lock.tool_debs))
         if lock.toolkit:

@@ -84,6 +84,12 @@ class BaseMaker:
         folder = self._cached(base, lock, make, options)
         return ReadyBase(layout=folder, digest=oci.layout_digest(folder))
 
+    def has(self, base: Base, lock: DebLock) -> bool:
+        """Whether the cache has a base, by an earlier build or from a release of this project."""
+        return (
+            not self.fresh and self._folder(base, lock, dpkg_options(self.resolver.root)).exists()
+        )
+
     def debs(self, base: Base, lock: DebLock) -> Path:
         """A folder with the packages of a lock, each under its own file name."""
 
@@ -101,9 +107,7 @@ class BaseMaker:
         options: Sequence[str] = (),
     ) -> Path:
         """The folder of a lock, which `make` fills with its packages unless the cache has it."""
-        facts = " ".join((oci.BASE_RECIPE, lock.digest, *options))
-        key = hashlib.sha256(facts.encode()).hexdigest()[:16]
-        folder = self.cache / Part.BASES / f"{base.name}-{key}"
+        folder = self._folder(base, lock, options)
         if self.fresh or not folder.exists():
             debs = fetch(
                 lock,
@@ -120,6 +124,12 @@ class BaseMaker:
                         make(debs, new)
                         shutil.rmtree(folder, ignore_errors=True)
         return used(folder)
+
+    def _folder(self, base: Base, lock: DebLock, options: Sequence[str]) -> Path:
+        """The folder of the cache for a lock."""
+        facts = " ".join((oci.BASE_RECIPE, lock.digest, *options))
+        key = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        return self.cache / Part.BASES / f"{base.name}-{key}"
 
 
 def dpkg_options(root: Path) -> tuple[str, ...]:
