@@ -8,6 +8,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 PACKED = PACKAGE / "project"  # only in a wheel
+PROJECT = "TORCH_IMAGES_PROJECT"
 # The ledger of tested images, below the project's folder. It is no input of images.
 LEDGER = Path("docs", "ledger.csv")
 
@@ -20,6 +21,11 @@ def project_root() -> Path:
 def is_clone(root: Path) -> bool:
     """Whether a folder is a clone of the project, rather than a part of an installed package."""
     return root != PACKED
+
+
+def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the user's own project: TORCH_IMAGES_PROJECT, which --project sets, or this."""
+    return Path(environ.get(PROJECT) or ".").absolute()
 
 
 def output_root(root: Path) -> Path:

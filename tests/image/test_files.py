@@ -93,6 +93,7 @@ def test_torch_has_its_own_libraries(host: Host) -> None:
 def test_every_file_is_accounted_for(host: Host, tree: Tree, expected: dict[str, Any]) -> None:
     known = set(map(merged, host.check_output("cat /var/lib/dpkg/info/*.list").splitlines()))
     known |= set(recorded(host, expected["site_packages"]))
+    known |= set(expected["own_files"])
     folders = [facts["folder"] for facts in expected["unpacked"].values()]
     for folder in folders:
         known |= set(recorded(host, folder))

@@ -43,6 +43,7 @@ def pinned(expected: Facts) -> dict[tuple[str, str], str]:
     """
     documents = {name: json.loads(text) for name, text in expected["locks"].items()}
     roles = ["wheels", "extra_wheels", "base", "extra_debs", "compat", "unpacked"]
+    roles += ["own_wheels", "own_debs"]
     roles += ["toolkit"] if expected["cuda_home"] else []
     kept, found = expected["packages"], {}
     for role in roles:

@@ -14,7 +14,7 @@ from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.layers.constraints import (
+from torch_images.locks.constraints import (
     companions,
     constraints,
     project,

@@ -93,14 +93,14 @@ CHECKING = """
 from types import SimpleNamespace
 from torch_images.interrupts import end_at_once, finishing, raise_from_now_on
 end_at_once()
-from torch_images.cli.lock_tasks import _side_by_side
+from torch_images.cli.resolving import side_by_side
 from torch_images.host.runner import Runner
 items = [SimpleNamespace(name=f"lock-{i}") for i in range(4)]
 child = ["sh", "-c", "trap 'echo no answer; exit 2' INT; echo >&2; sleep 20 >&- 2>&- & wait"]
 with finishing():
     raise_from_now_on()
     work = lambda _: Runner().run(child, show_errors=True)
-    list(_side_by_side(items, work, [], progress="checked"))
+    list(side_by_side(items, work, [], progress="checked"))
 """
 
 

@@ -27,8 +27,8 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.layers.constraints import VARIABLES, constraints
 from torch_images.layers.plan import layer_plans, wheel_groups
+from torch_images.locks.constraints import VARIABLES, constraints
 from torch_images.locks.image_lock import ImageLock, image_lock
 
 

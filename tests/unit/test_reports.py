@@ -24,6 +24,7 @@ BUILT: dict[str, Any] = {
     "digest": "sha256:d",
     "lock": "sha256:l",
     "unlocked": True,
+    "own": False,
     "compat": None,
     "size": 1.5e9,
     "seconds": {"build": 12.5, "verify": 3, "verify_processor": 4},

@@ -10,7 +10,7 @@ import pytest
 
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.layers.constraints import constraints, refusals
+from torch_images.locks.constraints import constraints, refusals
 from torch_images.locks.image_lock import image_lock
 
 HOME = "/usr/local/lib/torch-images"

@@ -49,10 +49,11 @@ def disk_needed(config: Config, images: Sequence[LockedImage], cached: Collectio
     stacks = [_plans(config, image) for image in images]
     layers = {plan for stack in stacks for plan in stack if plan.key not in cached}
     bare = [lock for lock, s in zip(locks, stacks, strict=True) if not s or s[0].key not in cached]
-    wheels = [more for lock in locks for more in (lock.extra_wheels, lock.tools, *lock.unpacked)]
+    added = [(lock.extra_wheels, lock.own_wheels, lock.tools, *lock.unpacked) for lock in locks]
+    debs = [more for lock in locks for more in (lock.extra_debs, lock.own_debs) if more]
     size = sum(plan.size * (_PRUNED if plan.arches else _WHEEL) for plan in layers)
-    size += _ADDED * _bytes(wheel for more in wheels if more for wheel in more.wheels)
-    size += _ADDED * _bytes(d for lock in locks if (debs := lock.extra_debs) for d in debs.debs)
+    size += _ADDED * _bytes(w for more in added for lock in more if lock for w in lock.wheels)
+    size += _ADDED * _bytes(deb for more in debs for deb in more.debs)
     size += _ARCHIVE * _bytes(archive for lock in locks for archive in lock.all_archives)
     size += _BASE * _bytes(deb for lock in bare for deb in lock.base.debs)
     size += _STEPS * len({(lock.base.digest, lock.all_wheels) for lock in locks}) + _TOOLS

@@ -23,9 +23,7 @@ def input_labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, 
     return {
         f"{STANDARD}.title": spec.repository,
         f"{STANDARD}.description": spec.description,
-        f"{STANDARD}.source": config.homepage,
-        f"{STANDARD}.url": config.homepage,
-        f"{STANDARD}.licenses": _LICENSES,
+        **_publisher(config, spec),
         f"{STANDARD}.base.name": spec.base.name,
         ID: spec.id,
         f"{OURS}.cuda": spec.cuda.version,
@@ -40,6 +38,13 @@ def input_labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, 
         LOCK: f"sha256:{lock.digest}",
         **({f"{OURS}.unlocked": "yes"} if lock.unlocked else {}),
     }
+
+
+def _publisher(config: Config, spec: ImageSpec) -> dict[str, str]:
+    """Labels about who publishes the image; for a user's own image only what its table says."""
+    home = spec.own.homepage if spec.own else config.homepage
+    labels = {f"{STANDARD}.source": home, f"{STANDARD}.url": home} if home else {}
+    return labels if spec.own else {**labels, f"{STANDARD}.licenses": _LICENSES}
 
 
 def _arches(spec: ImageSpec) -> tuple[str, ...]:

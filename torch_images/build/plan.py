@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_images.build.own import parts
 from torch_images.build.render import Context, render
 from torch_images.config.image import ImageSpec, version_text
 from torch_images.config.lock_requests import image_inputs
@@ -18,6 +19,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks.image_lock import ImageLock, image_lock, with_locked_trees
+from torch_images.locks.own import read_lock, require_parts
 
 CANDIDATE = "torch-images-candidate"
 
@@ -62,9 +64,11 @@ class ImagePlan(LockedImage):
 def lock_image(config: Config, spec: ImageSpec, locks: Path) -> LockedImage:
     """An image with its lock from the folder `locks`.
 
-    Raises LockError for a lock that is missing, or does not match images.yaml.
+    That of a user's own image is in the project's folder. Raises LockError for a lock that is
+    missing, or does not match images.yaml or the project.
     """
-    return locked(spec, image_lock(config, spec, locks))
+    lock = read_lock(spec) if spec.own else image_lock(config, spec, locks)
+    return locked(spec, lock)
 
 
 def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[LockedImage, ...]:
@@ -78,8 +82,13 @@ def locked(spec: ImageSpec, lock: ImageLock, *, small: bool = False) -> LockedIm
 
 
 def plan_image(config: Config, image: LockedImage, root: Path) -> ImagePlan:
-    """Render an image; `root` is the project's folder, with docker/ and scripts/."""
+    """Render an image; `root` is the folder of this project, with docker/ and scripts/.
+
+    Raises LockError for a user's own image if other files would enter it than when it was locked.
+    """
     context = render(config, image.spec, image.lock, root)
+    if own := image.spec.own:
+        require_parts(own, parts(config, own, image.lock, root))
     return ImagePlan(spec=image.spec, lock=image.lock, small=image.small, context=context)
 
 

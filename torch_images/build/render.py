@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
+from torch_images.build.context_file import ContextFile, own_files
 from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
 from torch_images.build.templates import templates
-from torch_images.config.image import ImageSpec, short, version_text
+from torch_images.config.image import POD, ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
+from torch_images.config.own import Own
 from torch_images.config.types import Config
-from torch_images.layers.constraints import (
+from torch_images.layers.plan import layer_plans, wheel_groups
+from torch_images.locks.constraints import (
     VARIABLES,
     constraints,
     project,
     refusals,
     uv_settings,
 )
-from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
@@ -37,7 +39,6 @@ from torch_images.project import PACKAGE
 # -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host). Not
 # -g, which ends the workers of a DataLoader before their parent can save.
 ENTRYPOINT = ("/usr/bin/tini", "-s", "--", "/usr/local/bin/torch-entrypoint")
-POD = "pod-start"  # the command of variants that get scripts/image/pod
 FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/attention
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
@@ -54,15 +55,6 @@ SHARED = {
         *("inside/features.json", "inside/features.py", "inside/times.py"),
     ),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextFile:
-    """One file of a build context, at a path relative to it."""
-
-    path: str
-    data: bytes
-    executable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +79,7 @@ class Context:
         """
         digest = hashlib.sha256(json.dumps([self.beneath, self.labels]).encode())
         for file in self.files:
-            data = _instructions(file.data) if file.path == "Dockerfile" else file.data
+            data = instructions(file.data) if file.path == "Dockerfile" else file.data
             digest.update(f"{file.path}\0{file.executable}\0{len(data)}\0".encode() + data)
         return digest.hexdigest()
 
@@ -109,6 +101,7 @@ def render(
     facts["source"] = _source(spec, lock, shared_cache=shared_cache)
     dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
+    others += [("own", lock.own_wheels), ("own-build", lock.own_build)]
     others += [(more.name, more) for more in lock.unpacked]
     files = text_files(
         {"Dockerfile": dockerfile}
@@ -121,12 +114,14 @@ def render(
     folders += ["native"] if facts["native"] else []
     folders += ["pod"] if spec.variant.command == POD else []
     folders += ["attention"] if facts["attention"] else []
+    folders += ["own"] if spec.own else []
     for folder in folders:
         files += [
             ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
+    files += own_files(spec.own, package=lock.own_build is not None) if spec.own else []
     pins = constraints(config, spec, lock)
     files += text_files(
         {"runtime/image.json": _json(image_facts(config, spec, matrix(config)))}
@@ -202,6 +197,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         if lock.compat
         else None,
         "variant": _variant(spec, lock),
+        "own": _own(spec.own, lock) if spec.own else None,
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
         "environment": tuple(environment(spec, lock).items()),
@@ -210,7 +206,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "ports": tuple(str(port) for port in spec.variant.ports),
         "workdir": spec.variant.folder or WORKSPACE,
         "entrypoint": ENTRYPOINT,
-        "command": (spec.variant.command,),
+        "command": spec.command,
     }
 
 
@@ -281,6 +277,19 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
+def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
+    """The variables of what a user's project adds."""
+    debs, wheels, build = lock.own_debs, lock.own_wheels, lock.own_build
+    return {
+        "packages": _packages(lock, debs) if debs and debs.debs else "",
+        "wheels": _wheels(lock, "own", "What the project requires", wheels)
+        if wheels and wheels.wheels
+        else None,
+        "build": _wheels(lock, "own-build", "What builds it", build) if build else None,
+        "roots": sorted({f"/{target.split('/')[1]}" for _, target in own.files}),
+    }
+
+
 def image_facts(config: Config, spec: ImageSpec, listed: Iterable[ImageSpec]) -> dict[str, Any]:
     """Facts that an image's own programs read, see scripts/image/runtime. They are its own alone.
 
@@ -289,7 +298,7 @@ def image_facts(config: Config, spec: ImageSpec, listed: Iterable[ImageSpec]) ->
     driver branches that the library is for.
     """
     cuda = spec.cuda
-    sister = None if spec.compat else compat_sister(spec, listed)
+    sister = None if spec.compat or spec.own else compat_sister(spec, listed)
     facts = {
         "cuda": cuda.version,
         "driver": cuda.driver,
@@ -320,6 +329,7 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         **_inductor(spec.platform),
         **{name: value for extra in variant.extras for name, value in extra.environment},
+        **dict(spec.own.environment if spec.own else ()),
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
@@ -348,7 +358,7 @@ def _inductor(platform: Platform) -> dict[str, str]:
     return {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
 
-def _instructions(dockerfile: bytes) -> bytes:
+def instructions(dockerfile: bytes) -> bytes:
     """A Dockerfile without comments and blank lines. Our templates have no heredocs."""
     lines = (line for line in dockerfile.splitlines() if line.strip())
     return b"\n".join(line for line in lines if not line.startswith(b"#"))

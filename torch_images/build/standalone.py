@@ -17,12 +17,12 @@ import zstandard
 
 from torch_images.build import labels
 from torch_images.build.bake import Parts
+from torch_images.build.context_file import ContextFile
 from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.prepare import Preparer
 from torch_images.build.render import (
     Context,
-    ContextFile,
     completed,
     dockerfile_facts,
     text_files,

@@ -36,6 +36,8 @@ def supplies(lock: ImageLock) -> tuple[Supply, ...]:
         contexts["toolkit"] = f"NVIDIA's archives of CUDA, locks/{lock.toolkit.name}.json"
     if lock.extra_debs:
         contexts["added"] = f"packages of the variant, locks/{lock.extra_debs.name}.json"
+    if lock.own_debs:
+        contexts["own-debs"] = f"packages of the project, {lock.own_debs.name}.json"
     if lock.compat:
         contexts["compat"] = f"NVIDIA's driver libraries, locks/{lock.compat.name}.json"
     if lock.platform != AMD64:

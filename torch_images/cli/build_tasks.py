@@ -13,6 +13,7 @@ from typing import Any
 from torch_images.build.build import check_compiles, check_parts, export, with_torch
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import lock_image, lock_images
+from torch_images.build.prepare import must_bootstrap
 from torch_images.cli import report, verb
 from torch_images.cli.options import (
     Building,
@@ -81,7 +82,8 @@ def build(options: Build) -> verb.Result | None:
     if options.dry_run:
         planned = report.planned(config, images, how, workspace, measure())
         return verb.Result(data=planned, text=report.plan(planned))
-    engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in specs])
+    bootstraps = must_bootstrap(images, workspace, how)
+    engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in specs])
     made = make(verb.job(config, engine, how), images, unverified=options.unverified)
     outcomes = [report.outcome(one) for one in made]
     return verb.Result(data={"images": outcomes}, text="\n".join(map(report.built, outcomes)))

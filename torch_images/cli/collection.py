@@ -10,6 +10,7 @@ from torch_images.cli.verb import Verb
 # The modules of the verbs. Each is imported when its verb is needed, because all take a second.
 GROUPS = {
     "See": {"matrix": "see_tasks", "pick": "see_tasks", "render": "see_tasks"},
+    "Your own image": {"init": "own_tasks"},
     "Build": {"lock": "lock_tasks", "build": "build_tasks", "wheels": "build_tasks"},
     "Verify": {"verify": "verify_tasks", "reproduce": "verify_tasks", "sbom": "verify_tasks"},
     "Publish": dict.fromkeys(("tag", "push", "runpod", "site"), "publish_tasks"),

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
 from torch_images.build.plan import identities
 from torch_images.cli import report, verb
 from torch_images.cli.options import Options, flag, one_of, option
+from torch_images.cli.resolving import resolve_all, resolver_for, side_by_side
 from torch_images.config import edit
 from torch_images.config.load import load_config
-from torch_images.config.lock_requests import BaseRequest, CompatRequest, FactsRequest, LockRequest
-from torch_images.config.lock_selection import choose_locks, inputs, steps
+from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_selection import choose_locks, inputs
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.fetch.apt import Resolver
 from torch_images.fetch.newer import Plan, find_cudas, newer, newer_torch, plan
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.update import Finding, check, require, resolve_input
+from torch_images.fetch.update import Finding, check, require
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
-from torch_images.host.setup import can_bootstrap
-from torch_images.host.workers import workers
-from torch_images.interrupts import interrupted
 from torch_images.locks.draft import draft
 from torch_images.locks.facts import with_facts
-from torch_images.locks.files import update
 from torch_images.locks.requested import lacks
 from torch_images.project import config_file
 
-T = TypeVar("T")
-_AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
+_PROJECTS = ("select", "all", "check", "upgrade")  # options for this project's own locks
 
 
 class Lock(Options):
@@ -57,8 +49,17 @@ def lock(options: Lock) -> verb.Result | None:
     """Resolve inputs - wheels, Debian packages, tools - into locks/.
 
     By itself it adds the locks that images.yaml asks for and locks/ lacks.
-    It writes all of them, or none if one fails.
+    It writes all of them, or none if one fails. In the folder of your own
+    image it writes torch-images.lock.
     """
+    if verb.config(damaged_ok=True).own:
+        from torch_images.cli.own_tasks import lock_own
+
+        if given := [name for name in _PROJECTS if getattr(options, name)]:
+            raise UsageError(
+                f"--{given[0]} is for the locks of torch-images", "leave it out, or go elsewhere"
+            )
+        return lock_own(renew=options.renew)
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
     if len(ways) > 1:
         raise UsageError(f"--{ways[0]} and --{ways[1]} exclude each other", "give one of them")
@@ -107,7 +108,7 @@ def _write(
         loaded = load_config(edited)
 
         config = with_facts(loaded, new.folder, damaged_ok=True)
-        lines = _resolve(choose(config, new.folder), new.folder)
+        lines = resolve_all(choose(config, new.folder), new.folder)
         after = with_facts(loaded, new.folder, damaged_ok=True)
         if plans:
             gone = {item.path(new.folder) for item in inputs(before)}
@@ -127,31 +128,11 @@ def _write(
     return verb.Result(text="\n".join(lines))
 
 
-def _resolve(items: Sequence[LockRequest], folder: Path) -> list[str]:
-    """Write locks into a folder; a line about each. Raises the last error of a step."""
-    resolver, cache = _resolver(items), verb.workspace().cache
-    errors: list[TorchImagesError] = []
-
-    def write(item: LockRequest) -> str:
-        resolved = resolve_input(item, folder, resolver, cache)
-        changed = update(item.path(folder), resolved)
-        return f"{item.name}: {'changed' if changed else 'unchanged'}"
-
-    lines: list[str] = []
-    for step in steps(items):
-        # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
-        at_once = 1 if any(isinstance(item, FactsRequest) for item in step) else _AT_ONCE
-        lines += _side_by_side(step, write, errors, at_once=at_once, progress="resolved")
-        if errors:
-            raise errors[-1]
-    return lines
-
-
 def _check(options: Lock) -> verb.Result:
     """Print the state of the locked inputs; without --select, also what images.yaml could add."""
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
-    resolver = _resolver(items)
+    resolver = resolver_for(items)
     findings: list[Finding] = []
     errors: list[TorchImagesError] = []
     with PackageIndex(workspace.network) as index:
@@ -159,7 +140,7 @@ def _check(options: Lock) -> verb.Result:
         def look(item: LockRequest) -> tuple[Finding, ...]:
             return check(item, workspace.locks, resolver, index)
 
-        for checked in _side_by_side(items, look, errors, progress="checked"):
+        for checked in side_by_side(items, look, errors, progress="checked"):
             findings += checked
     if not options.select:
         try:
@@ -175,41 +156,6 @@ def _check(options: Lock) -> verb.Result:
             raise errors[-1]
 
     return verb.Result(data={"inputs": [*map(asdict, findings)]}, text=text, then=then)
-
-
-def _side_by_side(
-    items: Sequence[LockRequest],
-    work: Callable[[LockRequest], T],
-    errors: list[TorchImagesError],
-    *,
-    progress: str,
-    at_once: int = _AT_ONCE,
-) -> Iterator[T]:
-    """Apply `work` to each lock in parallel, and yield the results in order.
-
-    An error is printed and added to `errors`; the other locks go on. `progress` begins each line
-    of progress on stderr.
-    """
-    done, running = itertools.count(1), list[str]()
-
-    def one(item: LockRequest) -> list[T]:
-        began, found = time.monotonic(), []
-        running.append(item.name)
-        try:
-            found = [work(item)]
-        except TorchImagesError as error:
-            if interrupted(0.5):
-                return []
-            verb.complain(item.name, error)
-            errors.append(error)
-        running.remove(item.name)
-        took = f"{time.monotonic() - began:.1f} s"
-        verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
-        return found
-
-    with workers(at_once) as pool, verb.still(lambda: "at " + ", ".join(running)):
-        for results in pool.map(one, items):
-            yield from results
 
 
 def _upgrade(options: Lock) -> verb.Result:
@@ -233,17 +179,3 @@ def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     with PackageIndex(network) as index:
         releases = newer_torch(config, index)
     return plan(config, find_cudas(config, releases, network=network, run=Runner()))
-
-
-def _resolver(items: Sequence[LockRequest]) -> Resolver:
-    """A resolver for some locks; starts an engine if one of them needs it."""
-    by_apt = any(isinstance(item, BaseRequest | CompatRequest) for item in items)
-    signed = any(isinstance(item, BaseRequest) for item in items)
-    if by_apt and not can_bootstrap(signed=signed):
-        verb.engine(bootstraps=True, signed=signed)
-    return Resolver(
-        root=verb.ROOT,
-        network=verb.workspace().network,
-        run=Runner(),
-        mirrors=verb.mirrors(),
-    )

@@ -80,6 +80,8 @@ class Options:
         Raises UsageError for a missing word, and for an option that has no effect without another.
         """
         given = {name: value for name, value in words.items() if value != ""}
+        if "image" in cls.words() and "image" not in given and (own := _own_image()):
+            given["image"] = own
         for one in cls.fields():
             needs = one.metadata["needs"]
             if needs and one.name in given and needs not in given:
@@ -106,6 +108,15 @@ class Options:
     def words(cls) -> Sequence[str]:
         """The names of options that need no name on a command line."""
         return [one.name for one in cls.fields() if one.metadata["word"]]
+
+
+def _own_image() -> str:
+    """The name of the image of the user's own project; "" without one."""
+    from torch_images.config import own
+    from torch_images.project import own_folder
+
+    file = own.find(own_folder())
+    return own.load(file).repository if file else ""
 
 
 def one_of(*known: str) -> Callable[[str], str]:

@@ -52,6 +52,8 @@ def of_program(listed: str = "") -> Parser:
     text = "images.yaml to use, with its locks in locks/ beside it (or TORCH_IMAGES_CONFIG)"
     add("--yes", action="store_true", help="set up Docker without a question, if it is missing")
     add("--config", "-f", metavar="FILE", help=text)
+    text = "folder of your own image, with a torch-images.toml (default: this folder)"
+    add("--project", "-p", metavar="FOLDER", help=text)
     parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

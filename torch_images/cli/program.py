@@ -15,6 +15,7 @@ from torch_images.cli.called import line
 from torch_images.cli.collection import VERBS, listing
 from torch_images.errors import TorchImagesError
 from torch_images.interrupts import CODE, TEXT, end_at_once, finishing, raise_from_now_on
+from torch_images.project import PROJECT
 from torch_images.redact import Redactor, stream
 
 CONFIG, SETUP = "TORCH_IMAGES_CONFIG", "TORCH_IMAGES_SETUP"
@@ -46,6 +47,8 @@ def _run(words: Sequence[str]) -> None:
     help_ = "help" in given or bool({"--help", "-h"} & {*given.words})
     if "config" in given:
         os.environ[CONFIG] = os.path.abspath(given.config)  # noqa: PTH100  keeps a link
+    if "project" in given:
+        os.environ[PROJECT] = os.path.abspath(given.project)  # noqa: PTH100  as above
     if "version" in given:
         project = tomllib.loads((verb.ROOT / "pyproject.toml").read_text())["project"]
         print(f"{project['name']} {project['version']}")

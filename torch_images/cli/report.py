@@ -103,6 +103,7 @@ def outcome(made: Made) -> dict[str, Any]:
         "digest": result.digest,
         "lock": f"sha256:{lock.digest}",
         "unlocked": lock.unlocked,
+        "own": result.plan.spec.own is not None,
         "compat": lock.compat_version or None,
         "size": result.size,
         "seconds": {
@@ -134,11 +135,10 @@ def built(done: dict[str, Any]) -> str:
         *(f"            {name}: {value}" for name, value in done["observed"].items()),
         "  tags      " + "\n            ".join(done["tags"]),
     ]
-    command = "import torch; print(torch.__version__, torch.version.cuda)"
+    command = ' python -c "import torch; print(torch.__version__, torch.version.cuda)"'
     foreign = "" if done["platform"] == native().name else f"--platform {done['platform']} "
-    lines.append(
-        f'  next      docker run --rm --gpus all {foreign}{done["tags"][-1]} python -c "{command}"'
-    )
+    command = "" if done["own"] else command
+    lines.append(f"  next      docker run --rm --gpus all {foreign}{done['tags'][-1]}{command}")
     return "\n".join(lines)
 
 

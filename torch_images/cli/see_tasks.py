@@ -114,17 +114,36 @@ def pick(options: Pick) -> verb.Result:
     from torch_images.cli import report
     from torch_images.cli.called import called
     from torch_images.config.choose import choose_id
-    from torch_images.locks.image_lock import compat_versions
-    from torch_images.pick.drivers import find_driver
-    from torch_images.pick.gpus import find_gpu, host_platform, known_gpus
-    from torch_images.pick.pick import answer, commands, pick
-    from torch_images.verify import ledger
+    from torch_images.pick.gpus import known_gpus
+    from torch_images.pick.pick import commands
 
-    config, locks = verb.config(), verb.workspace().locks
-    where = verb.namespace(config, options.registry)
+    config = verb.config()
     if options.list:
         gpus = known_gpus(config)
         return verb.Result(data={"gpus": gpus}, text=report.gpus(gpus))
+    choice = chosen(config, options)
+    spec, reference = choose_id(config, choice["id"]), choice["reference"]
+    choice |= commands(
+        config,
+        spec,
+        reference,
+        published=options.published and _is_published(reference, spec.id),
+        locked=choice["locked"],
+        program=called(),
+        machine=native(),
+    )
+    return verb.Result(data=choice, text=report.picked(choice))
+
+
+def chosen(config: Config, options: Pick) -> dict[str, Any]:
+    """The answer of `pick` as plain data, without the commands for it."""
+    from torch_images.locks.image_lock import compat_versions
+    from torch_images.pick.drivers import find_driver
+    from torch_images.pick.gpus import find_gpu, host_platform
+    from torch_images.pick.pick import answer, pick
+    from torch_images.verify import ledger
+
+    locks = verb.workspace().locks
     lines = ledger.read(verb.ROOT)
 
     def state(spec: ImageSpec) -> ledger.State:
@@ -144,21 +163,10 @@ def pick(options: Pick) -> verb.Result:
         base=options.base,
         variant=options.variant or config.defaults.variant,
         platform=host,
-        namespace=where,
+        namespace=verb.namespace(config, options.registry),
         state=state,
     )
-    choice = answer(config, model, driver, suggestions, platform=host)
-    spec, reference = choose_id(config, choice["id"]), choice["reference"]
-    choice |= commands(
-        config,
-        spec,
-        reference,
-        published=options.published and _is_published(reference, spec.id),
-        locked=choice["locked"],
-        program=called(),
-        machine=native(),
-    )
-    return verb.Result(data=choice, text=report.picked(choice))
+    return answer(config, model, driver, suggestions, platform=host)
 
 
 def _here() -> dict[str, Any]:
@@ -209,14 +217,19 @@ def render(options: Render) -> verb.Result:
 
 
 def _write_standalone(config: Config, image: LockedImage, folder: Path) -> verb.Result:
-    """Write a standalone folder, and say how to build it. Needs mmdebstrap, but no engine."""
+    """Write a standalone folder, and say how to build it.
+
+    Needs no engine, and mmdebstrap only if the cache lacks the base.
+    """
     from torch_images.build.job import BuildOptions
+    from torch_images.build.prepare import must_bootstrap
     from torch_images.build.standalone import check_standalone, write_standalone
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
     how = BuildOptions(mirrors=verb.mirrors())
-    if not can_bootstrap():  # last, because it may install an engine
+    if must_bootstrap([image], verb.workspace(), how) and not can_bootstrap():
+        # Last, because it may install an engine.
         verb.engine(bootstraps=True)
     write_standalone(verb.job(config, cast("Engine", None), how), image, folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -6,6 +6,7 @@ Its imports are inside functions, because `matrix` and `render` need neither Doc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
@@ -102,6 +103,11 @@ def config(*, damaged_ok: bool = False) -> Config:
 
     Raises ConfigError, and LockError for damaged facts unless `damaged_ok`.
     """
+    return _with_own(catalogue(damaged_ok=damaged_ok))
+
+
+def catalogue(*, damaged_ok: bool = False) -> Config:
+    """As `config`, without the image of the user's own project."""
     from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
@@ -109,17 +115,41 @@ def config(*, damaged_ok: bool = False) -> Config:
     return with_facts(loaded, project.locks_folder(ROOT), damaged_ok=damaged_ok)
 
 
+def _with_own(config: Config) -> Config:
+    """The configuration with the image of the user's project, if --project or this folder has one.
+
+    Its name may say where to push it.
+    """
+    from torch_images.config import own
+
+    file = own.find(project.own_folder())
+    if not file:
+        if project.PROJECT in os.environ:
+            raise UsageError(
+                f"{project.own_folder()} has no {own.FILE}, nor such a table in {own.SHARED}",
+                "make one with `torch-images init`, or correct --project",
+            )
+        return config
+    image = own.load(file)
+    config = dataclasses.replace(config, own=image)
+    registry, _, owner = image.namespace.partition("/")
+    return dataclasses.replace(config, registry=registry, owner=owner) if registry else config
+
+
 def workspace() -> Workspace:
     """The folders and the network of builds on this machine."""
+    from torch_images.config import own
     from torch_images.host.network import detect
     from torch_images.host.workspace import Workspace, default_cache
 
+    folder = project.own_folder()
+    made = folder / ".torch-images" if own.find(folder) else project.output_root(ROOT)
     return Workspace(
         root=ROOT,
         cache=default_cache(),
         network=detect(os.environ),
         locks=project.locks_folder(ROOT),
-        made=project.output_root(ROOT),
+        made=made,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from packaging.version import Version
 
 from torch_images.config.combine import combine, default_platform, value
-from torch_images.config.image import ImageSpec, short
+from torch_images.config.image import LATEST, ImageSpec, short
 from torch_images.config.matrix import matrix
 from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, shown, suggest
@@ -29,12 +30,26 @@ def choose(config: Config, **axes: str) -> ImageSpec:
     return combine(config, axes)
 
 
+def choose_own(config: Config) -> ImageSpec:
+    """The image of the user's own project. Raises UsageError as `combine` does."""
+    assert config.own
+    own, spec = config.own, combine(config, config.own.axes)
+    variant = replace(
+        spec.variant,
+        folder=own.folder or spec.variant.folder,
+        ports=tuple(dict.fromkeys((*spec.variant.ports, *own.ports))),
+    )
+    return replace(spec, own=own, variant=variant)
+
+
 def choose_id(config: Config, identifier: str) -> ImageSpec:
     """The image with this identifier, in the catalogue or not. The inverse of `id`.
 
     Raises UsageError, with suggestions, for text that is not an identifier, and, with the reason,
     for an image that cannot be built.
     """
+    if config.own and (spec := choose_own(config)).id == identifier:
+        return spec
     sms = {arch.capability.sm: arch.name for arch in config.architectures}
     cudas = {cuda.short: cuda.name for cuda in config.cudas}
     platforms = {platform.suffix: platform.name for platform in config.platforms}
@@ -66,6 +81,8 @@ def choose_named(config: Config, name: str) -> ImageSpec:
 
     Raises UsageError as `choose_id` does.
     """
+    if config.own and name in (config.own.repository, f"{config.own.repository}:{LATEST}"):
+        return choose_own(config)
     tagged = [s for s in matrix(config) if name == f"{s.repository}:{short(config, s)}"]
     return max(tagged, key=lambda s: Version(s.torch)) if tagged else choose_id(config, name)
 
@@ -99,8 +116,16 @@ def choose_images(config: Config, glob: str, axes: Mapping[str, str]) -> tuple[I
     """The images that match a glob or, without a glob, the image with these values of axes.
 
     A value "" is the default. The platform may be ALL, and is allowed with a glob. Raises
-    UsageError for a glob with other axes, and as `choose_glob` and `choose` do.
+    UsageError for a glob with other axes, and as `choose_glob` and `choose` do. Where the user's
+    own project has an image, it is that one, and its axes are in its table.
     """
+    if config.own and not glob:
+        if given := next((axis for axis, text in axes.items() if text), ""):
+            raise UsageError(
+                f"--{given} has no effect on the image of this folder, {config.own.repository}",
+                f"set {given} in its table",
+            )
+        return (choose_own(config),)
     platform = axes.get("platform", "")
     if not glob:
         platforms = config.names("platform") if platform == ALL else (platform,)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_images.config.extras import Variant
+from torch_images.config.own import Own
 from torch_images.config.release import Release
 from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
 from torch_images.platforms import AMD64, Platform
 
 LATEST, COMPAT = "latest", "compat"
+POD = "pod-start"  # the command of variants that get scripts/image/pod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class ImageSpec:
     `compat`: whether it has NVIDIA's compat library.
     `release`: its published torch; for a compiled source, the one whose CUDA libraries it uses.
     `platform`: the platform that it runs on.
+    `own`: what a user's project adds; None for an image of images.yaml.
     """
 
     cuda: Cuda
@@ -33,6 +36,7 @@ class ImageSpec:
     variant: Variant
     compat: bool = False
     platform: Platform = AMD64
+    own: Own | None = None
 
     @property
     def narrowed(self) -> bool:
@@ -54,8 +58,10 @@ class ImageSpec:
         """The stable identifier: "cu130-torch2.14.1-trixie-runtime", "cu130-sm120-torch2.14.1-...".
 
         It ends in "-compat" with NVIDIA's compat library, then in "-arm64" for linux/arm64. Each
-        word in it changes files.
+        word in it changes files. That of a user's own image is its name.
         """
+        if self.own:
+            return self.own.repository + self.platform.suffix
         words = (self.cuda.short, self.arch_name, self.origin, self.base.name, self.variant.name)
         return "-".join(word for word in (*words, self.compat_word) if word) + self.platform.suffix
 
@@ -106,7 +112,14 @@ class ImageSpec:
     @property
     def repository(self) -> str:
         """The name of the image without registry and tag, such as "torch-cu130"."""
-        return self.cuda.repository
+        return self.own.repository if self.own else self.cuda.repository
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that its containers run: a pod's starts its services, then a user's own."""
+        own = self.own.command if self.own else ()
+        first = () if own and self.variant.command != POD else (self.variant.command,)
+        return (*first, *own)
 
     @property
     def torch(self) -> str:
@@ -121,9 +134,10 @@ class ImageSpec:
 
         It is a label, so it depends only on inputs of the files.
         """
+        name = f"{self.own.repository}: " if self.own else ""
         alone = "" if self.whole else f", compute capability {' and '.join(self.arches)} alone"
         compat = ", with NVIDIA's compat library" if self.compat else ""
-        return f"PyTorch {self.torch} for CUDA {self.cuda.version}{alone}{compat}"
+        return f"{name}PyTorch {self.torch} for CUDA {self.cuda.version}{alone}{compat}"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -174,8 +188,10 @@ def short(config: Config, spec: ImageSpec) -> str:
     """The shortest tag: "sm120", "sm120-devel" with a value that is not a default, or "latest".
 
     With NVIDIA's compat library it is "compat", or ends in "-compat"; then in "-arm64" for
-    linux/arm64.
+    linux/arm64. It is "latest" for each image of a user's own.
     """
+    if spec.own:
+        return LATEST + spec.platform.suffix
     values = (
         (spec.arch_name, ""),
         (spec.source.name, config.defaults.source),

@@ -206,6 +206,12 @@ def _wider(debs: BaseRequest, name: str, base: Base, packages: tuple[str, ...]) 
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
 
+def own_debs_input(spec: ImageSpec) -> BaseRequest:
+    """The packages of an image together with those of the user's project."""
+    own = spec.own.packages if spec.own else ()
+    return _wider(base_input(spec), "own-debs", spec.base, (*spec.variant.packages, *own))
+
+
 def unpacked_inputs(spec: ImageSpec) -> tuple[WheelRequest, ...]:
     """The locks of the extras that are unpacked, one each, sorted by name."""
     python = spec.base.python

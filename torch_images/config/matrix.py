@@ -80,6 +80,8 @@ def sisters(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
 
 def _kind(image: ImageSpec) -> tuple[str, ...]:
     """What images have in common that differ only in platform, release of torch and compat."""
+    if image.own:
+        return (image.own.name,)
     origin = image.origin if image.source.compiled else ""
     return (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
 

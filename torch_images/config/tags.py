@@ -19,8 +19,11 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     A tag with a minor version of torch names its newest release. A tag without a version names the
     newest release with an image of these axes in the catalogue, on any platform. Neither names a
     pre-release, such as a nightly build, which only has the tag with its whole version. Tags of an
-    image with the compat library say so, except "latest", see `_is_latest`.
+    image with the compat library say so, except "latest", see `_is_latest`. A user's own image has
+    "latest" alone.
     """
+    if spec.own:
+        return (LATEST,)
     name = short(config, replace(spec, platform=AMD64))
     minor = ".".join(spec.torch.split(".")[:2])
     newest, newest_of_minor = _newest(config, spec, ""), _newest(config, spec, f"{minor}.")

@@ -17,6 +17,7 @@ from torch_images.config import fields
 from torch_images.config.axes import AXES, WITH, WITHOUT, Exclude, Row, SourceName, VariantName
 from torch_images.config.cuda import Compat, Cuda, with_indexes
 from torch_images.config.extras import Extra, Variant
+from torch_images.config.own import Own
 from torch_images.config.release import Facts, Release
 from torch_images.config.schema import (
     FILLED,
@@ -175,7 +176,7 @@ class Defaults(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAME}):
+class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAME, "own": NAME}):
     """All of images.yaml.
 
     `registry`, `owner`: where images are published, such as "ghcr.io" and "torch-images".
@@ -191,6 +192,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     `platforms`: the platforms of images.
     `companions`: extras whose pins every image's pip keeps to.
     `facts`: facts about releases of torch from `invoke lock`; not a section of the file.
+    `own`: the image of the user's own project, if there is one; not a section of the file either.
     The other fields are the sections of the file. A field may name entries of those before it.
     """
 
@@ -224,6 +226,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     removals: Annotated[tuple[Removal, ...], As(_Removals, _Removals.all)] = ()
     excludes: tuple[Exclude, ...] = ()
     facts: tuple[Facts, ...] = ()
+    own: Own | None = None
 
     def names(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in the order of the file. Raises KeyError for another axis."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from packaging.markers import default_environment
@@ -54,22 +55,34 @@ _PROBLEMS = (
     Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),
 )
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+_PYLOCK = 'lock-version = "1.0"\ncreated-by = "torch-images"\n'
+_PACKAGE = '[[packages]]\nname = "{}"\nversion = "{}"\n'
+
 
 def resolve(
-    item: WheelRequest, *, network: Network, run: Runner, constraints: Sequence[str] = ()
+    item: WheelRequest,
+    *,
+    network: Network,
+    run: Runner,
+    constraints: Sequence[str] = (),
+    prefer: Mapping[str, str] = _NONE,
+    note: Callable[[str], object] | None = None,
 ) -> WheelLock:
     """Resolve a request and its dependencies to one wheel each, by uv's choice.
 
-    `constraints`, e.g. "numpy==2.3.5", fix a package's version if it is needed. Raises
+    `constraints`, e.g. "numpy==2.3.5", fix a package's version if it is needed. `prefer` has the
+    version by name that is taken where it fits. `note` gets uv's messages. Raises
     NetworkError if an index cannot be reached, and LockError if there is no solution, or an index
     has no SHA-256 for a wheel.
     """
     if not item.index:
-        return _resolve(item, network, run, constraints)
+        return _resolve(item, network, run, constraints, prefer=prefer, note=note)
     with PackageIndex(network) as client, tempfile.TemporaryDirectory() as scratch:
         write_pages(item.index, client, Path(scratch))
         try:
-            return _resolve(item, network, run, constraints, Path(scratch).as_uri())
+            pages = Path(scratch).as_uri()
+            return _resolve(item, network, run, constraints, pages, prefer=prefer, note=note)
         except LockError as error:
             hint = f"list packages that only {item.index.url} has under `packages` of this index"
             raise LockError(error.message, hint) from None
@@ -91,7 +104,14 @@ def write_pages(index: Index, client: PackageIndex, folder: Path) -> None:
 
 
 def _resolve(
-    item: WheelRequest, network: Network, run: Runner, constraints: Sequence[str], pages: str = ""
+    item: WheelRequest,
+    network: Network,
+    run: Runner,
+    constraints: Sequence[str],
+    pages: str = "",
+    *,
+    prefer: Mapping[str, str] = _NONE,
+    note: Callable[[str], object] | None = None,
 ) -> WheelLock:
     """As `resolve`; `pages` is the URL of the folder with the pages of the item's index."""
     if item.beside:
@@ -103,7 +123,10 @@ def _resolve(
         limits.write_text("\n".join(constraints))
         overrides = Path(folder, "overrides.txt")
         overrides.write_text("\n".join(item.overrides))
-        command = uv_command("pip", "compile", "--quiet", "--no-header", "--no-annotate")
+        if prefer:  # uv keeps the versions in the file that it replaces, where they fit
+            target.write_text(_PYLOCK + "".join(_PACKAGE.format(*one) for one in prefer.items()))
+        command = uv_command("pip", "compile", "--no-header", "--no-annotate")
+        command += [] if note else ["--quiet"]
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(item.platform)]
         # Name this Python, though nothing is built with it: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", item.python]
@@ -112,7 +135,9 @@ def _resolve(
         command += ["--no-deps"] if item.alone else []
         try:
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
-            run.run(command, env=env, stdin="\n".join(item.request))
+            done = run.run(command, env=env, stdin="\n".join(item.request))
+            if note:
+                note(done.errors)
         except CommandError as error:
             text = error.output.replace("\u2570\u2500\u25b6", "")
             raise endless(error) or refusal(_PROBLEMS, text) from None

@@ -42,7 +42,8 @@ AnyLock = WheelLock | DebLock | SourceLock | FactsLock
 ROLES = "roles.json"
 _ROLES: dict[str, type[WheelLock | DebLock | SourceLock]] = {
     **dict.fromkeys(("wheels", "build", "sbom", "extra_wheels", "tools", "unpacked"), WheelLock),
-    **dict.fromkeys(("base", "compat", "extra_debs", "tool_debs"), DebLock),
+    **dict.fromkeys(("own_wheels", "own_build"), WheelLock),
+    **dict.fromkeys(("base", "compat", "extra_debs", "tool_debs", "own_debs"), DebLock),
     **dict.fromkeys(("sources", "toolkit"), SourceLock),
 }
 
@@ -55,7 +56,8 @@ class ImageLock:
     `extra_debs` are a variant's additions to the plain image, None if it adds nothing. `sources` is
     set if torch, or torch and Triton, are compiled; `wheels` then lacks them. `tools` and
     `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does
-    not come as wheels. `unpacked` are wheels that are not installed.
+    not come as wheels. `unpacked` are wheels that are not installed. `own_wheels` and `own_debs`
+    are what a user's project adds to all that, and `own_build` what compiles its own package.
     """
 
     wheels: WheelLock
@@ -70,6 +72,9 @@ class ImageLock:
     tool_debs: DebLock | None = None
     toolkit: SourceLock | None = None
     unpacked: tuple[WheelLock, ...] = ()
+    own_wheels: WheelLock | None = None
+    own_debs: DebLock | None = None
+    own_build: WheelLock | None = None
 
     @property
     def platform(self) -> Platform:
@@ -110,16 +115,18 @@ class ImageLock:
     @property
     def all_wheels(self) -> tuple[LockedWheel, ...]:
         """Every wheel that is installed in the image, the plain ones first."""
-        if not self.extra_wheels:
-            return self.wheels.wheels
-        replaced = self.extra_wheels.versions()
-        kept = tuple(w for w in self.wheels.wheels if w.name not in replaced)
-        return kept + self.extra_wheels.wheels
+        wheels = self.wheels.wheels
+        for more in (self.extra_wheels, self.own_wheels):
+            replaced = more.versions() if more else {}
+            kept = tuple(wheel for wheel in wheels if wheel.name not in replaced)
+            wheels = kept + (more.wheels if more else ())
+        return wheels
 
     @property
     def all_debs(self) -> tuple[LockedDeb, ...]:
         """Every locked Debian package in the image."""
-        return self.base.debs + (self.extra_debs.debs if self.extra_debs else ())
+        locks = (self.base, self.extra_debs, self.own_debs)
+        return tuple(deb for lock in locks if lock for deb in lock.debs)
 
     @property
     def all_archives(self) -> tuple[LockedArchive, ...]:

@@ -27,7 +27,8 @@ def tags(config: Config, plan: ImagePlan) -> tuple[str, ...]:
     spec = plan.spec
     name = short(config, spec)
     release = f"{spec.torch}-{name}".replace(f"-{LATEST}", "")
-    return tuple(f"{spec.repository}:{each}" for each in (version(config, plan), release, name))
+    names = (version(config, plan), *(() if spec.own else (release,)), name)
+    return tuple(f"{spec.repository}:{each}" for each in names)
 
 
 def tag(job: Job, plan: ImagePlan, report: VerifyReport) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_images.build import labels
-from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
+from torch_images.build.plan import CANDIDATE, ImagePlan, lock_image, locked, plan_image
 from torch_images.build.render import FOLDER
 from torch_images.config.choose import choose_id, choose_named
 from torch_images.config.image import ImageSpec
@@ -14,7 +14,7 @@ from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
-from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
+from torch_images.locks.image_lock import ImageLock, parse_image_lock
 from torch_images.oci.compression import Compression
 from torch_images.verify.suites import suite_hash
 from torch_images.verify.verify import VerifyReport, claim, read_report, report_path, require
@@ -41,11 +41,11 @@ def identify(
     image_labels = labels.read(engine.inspect(reference).labels)
     spec = spec_of(config, reference, image_labels)
     if image_labels.unlocked:
-        lock = carried_lock(reference, engine)
+        locked_image = locked(spec, carried_lock(reference, engine))
     else:
-        lock = image_lock(config, spec, workspace.locks)
+        locked_image = lock_image(config, spec, workspace.locks)
     small = image_labels.compression == Compression.SMALL
-    return reference, plan_image(config, locked(spec, lock, small=small), workspace.root)
+    return reference, plan_image(config, replace(locked_image, small=small), workspace.root)
 
 
 def verified_image(

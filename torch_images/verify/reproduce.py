@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
-from torch_images.project import config_file
+from torch_images.project import config_file, is_clone
 from torch_images.verify import ledger
 from torch_images.verify.identify import carried_lock, spec_of
 
@@ -95,7 +96,7 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
         root = room / "checkout"
         if commit:
             _check_out(commit, root, workspace, source, run)
-        else:
+        elif is_clone(workspace.root):
             _copy(workspace, root)
         options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
         started = time.monotonic()
@@ -128,9 +129,12 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
 
 
 def _builds(config: Config, image: LockedImage, inputs: str, root: Path) -> bool:
-    """Whether the checkout at `root` builds the image with these inputs."""
-    here = (root / "inv").exists()  # not in an installed package
-    return here and f"sha256:{plan_image(config, image, root).identity}" == inputs
+    """Whether the checkout at `root` builds the image with these inputs.
+
+    An installed package builds only a user's own images.
+    """
+    here = is_clone(root) or image.spec.own
+    return bool(here) and f"sha256:{plan_image(config, image, root).identity}" == inputs
 
 
 def _require_commit(image: str, commit: str) -> None:
@@ -187,15 +191,22 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
 def _rebuild(
     image: LockedImage, root: Path, cache: Path, options: Sequence[str], run: Runner
 ) -> str:
-    """Build in a checkout, with the lock of the image and no other cache. Returns the digest."""
-    for name, text in image.lock.texts().items():
+    """Build in a checkout, with the lock of the image and no other cache. Returns the digest.
+
+    A user's own image has its lock in the project's folder, and an installed package builds it.
+    """
+    own = image.spec.own
+    for name, text in image.lock.texts().items() if not own else ():
         (root / "locks" / name).write_text(text, encoding="utf-8")
-    command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    command += [*image.spec.arguments, *options]
+    program = [str(root / "inv")] if root.exists() else [sys.executable, "-m", "torch_images"]
+    command = [*program, *(("--project", str(own.root)) if own else ()), "build"]
+    command += ["--no-cache", "--unverified", "--json", *options]
+    command += [] if own else image.spec.arguments
     names = ("TORCH_IMAGES_CONFIG", "TORCH_IMAGES_LOCKS", "VIRTUAL_ENV", "PYTHONPATH")
     env = {**dict.fromkeys(names), "TORCH_IMAGES_CACHE": str(cache)}
     try:
-        done = run.run(command, cwd=root, env=env, show_errors=True)
+        where = root if root.exists() else cache.parent
+        done = run.run(command, cwd=where, env=env, show_errors=True)
     except CommandError:
         raise BuildError(f"{image.spec.id} could not be rebuilt; the lines above say why") from None
     told = json.loads(done.output)

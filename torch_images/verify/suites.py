@@ -23,8 +23,10 @@ from threading import Lock
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from torch_images.build.context_file import own_checks
 from torch_images.build.job import CheckProgress, Job
 from torch_images.build.render import RUNTIME
+from torch_images.config.own import Own
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.container import RunningContainer
@@ -45,6 +47,7 @@ _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a mis
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _ANYONE = "12345:12345"  # a user whom no image has
 _GPU_MODULE = "test_gpu_"
+_OWN = "own"  # the folder of the user's own checks, in a container
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
@@ -73,7 +76,7 @@ class Subject:
 
     `claim` has the expected facts, `gpus` are as for `verify`. For an `emulated` image, checks of
     a real processor are skipped, with the reason, and its machine code is listed from outside.
-    Files that are `unchanged` are not read.
+    Files that are `unchanged` are not read. `own` has a user's own checks.
     """
 
     job: Job
@@ -82,6 +85,7 @@ class Subject:
     gpus: Sequence[Request] = ()
     emulated: bool = False
     unchanged: Unchanged = NOTHING
+    own: Own | None = None
 
     def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
         """A container of the image, with these GPUs."""
@@ -110,6 +114,8 @@ def examine(
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
         jobs.append(partial(inside, replace(subject, gpus=()), "programs", programs))
+    if subject.own and subject.own.checks:
+        jobs.append(partial(inside, subject, _OWN, ()))
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
@@ -277,6 +283,10 @@ def inside(
         command = ["python", "-m", "pytest", "-v", f"--junitxml={_REPORT}"]
         command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
         command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
+        if folder == _OWN:  # by their own rules
+            own = f"{suite}/{_OWN}"
+            command = [*command[:5], "-c", "/dev/null", f"--rootdir={own}", own]
+            command += ["-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
 
         def show(text: str) -> None:
             if shares := _SHARE.findall(text):
@@ -284,10 +294,15 @@ def inside(
 
         # With the entrypoint's environment: the libcuda that it chose, and the profile. The checks
         # also show that the image works for a user without a name; devices may be for root alone.
-        start, user = ("torch-entrypoint",) if folder == "container" else (), "0"
+        start, user = ("torch-entrypoint",) if folder in ("container", _OWN) else (), "0"
         if folder == "container" and not subject.gpus:
             user = _ANYONE
         done = container.exec(*start, *command, env=env, show=show, user=user)
+        if folder == _OWN and done.code == _NOTHING:
+            raise TorchImagesError(
+                f"{subject.own.checks if subject.own else ''} has no tests",
+                "pytest collects functions test_... of files test_*.py",
+            )
         if done.code > 1 and not (subject.gpus and done.code == _NOTHING):
             # Another package's file in place of a library of torch's: `import torch` cannot say so.
             library = container.exec("/usr/bin/python3", "-sES", f"{RUNTIME}/libraries.py")
@@ -311,6 +326,8 @@ def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
     site = install_tools("tools-verify", job.workspace, job.run)
     files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(job.workspace.root).items()}
+    own = own_checks(subject.own) if subject.own else {}
+    files |= {f"suite/tests/{_OWN}/{name}": data for name, data in own.items()}
     files["expected.json"] = json.dumps(claim).encode()
     lists = listings(
         container,

@@ -6,6 +6,7 @@ with one claim, derived from the matrix and the lock. The report is stored by di
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
+from torch_images.build.context_file import own_checks
 from torch_images.build.job import Job
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
@@ -26,8 +28,9 @@ from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
+from torch_images.locks.requirements import package_name
 from torch_images.verify.programs import Records
-from torch_images.verify.suites import Check, Subject, examine, suite_hash
+from torch_images.verify.suites import Check, Subject, examine, files_hash, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
 
 
@@ -101,7 +104,7 @@ def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
         "environment": environment(spec, lock),
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if spec.compat else "",
         "entrypoint": list(ENTRYPOINT),
-        "command": [spec.variant.command],
+        "command": list(spec.command),
         "ports": list(spec.variant.ports),
         "folder": spec.variant.folder or WORKSPACE,
         "unpacked": {
@@ -110,6 +113,13 @@ def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
             for wheel in wheels.wheels
         },
         "lock_date": lock.date.isoformat(),
+        "own_files": {
+            file.path.removeprefix("own/files"): hashlib.sha256(file.data).hexdigest()
+            for file in plan.context.files
+            if file.path.startswith("own/files/")
+        },
+        "own_package": package_name(spec.own) if spec.own and lock.own_build else "",
+        "own_checks": files_hash(own_checks(spec.own)) if spec.own else "",
     }
 
 
@@ -149,6 +159,7 @@ def verify(
         gpus=gpus,
         emulated=emulated,
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
+        own=plan.spec.own,
     )
     with job.shown.checks() as progress:
         result = examine(subject, programs=records.missing(), progress=progress)

@@ -1,0 +1,452 @@
+"""torch-images.lock: `lock` in the folder of a user's own image, on stand-in indexes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers import web_server
+from tests.unit.test_lock_adds import Project, locked
+from tests.wheels import StandIn, index, make_wheel
+from torch_images.build.plan import ImagePlan, lock_image, plan_image
+from torch_images.config.choose import choose_own
+from torch_images.config.load import load_config
+from torch_images.config.own import FILE, LOCK, load
+from torch_images.config.types import Config
+from torch_images.errors import LockError
+from torch_images.locks.facts import with_facts
+from torch_images.locks.own import OwnLock, read
+
+__all__ = ["locked"]  # a fixture
+TABLE = 'name = "app"\nrequirements = "requirements.txt"\n'
+
+
+class Mine:
+    """A user's project, and the index that its requirements are resolved with."""
+
+    def __init__(self, project: Project, folder: Path) -> None:
+        self.project, self.folder = project, folder
+        self.wheels: list[StandIn] = [*project.wheels]
+        self.yanked: tuple[str, ...] = ()
+        (folder / FILE).write_text(TABLE)
+
+    def add(self, name: str, version: str, *requires: str) -> StandIn:
+        """Put a wheel into the index."""
+        self.wheels.append(make_wheel(self.folder.parent, name, version, requires=requires))
+        return self.wheels[-1]
+
+    def require(self, *lines: str) -> None:
+        (self.folder / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        pages = index(self.wheels)
+        for name in self.yanked:
+            page = pages[f"/simple/{name}/"]
+            pages[f"/simple/{name}/"] = page.replace(b"<a ", b'<a data-yanked="a leak" ')
+        with web_server(pages) as (url, _):
+            env = {
+                **os.environ,
+                "NO_COLOR": "1",
+                "UV_DEFAULT_INDEX": f"{url}/simple",
+                "TORCH_IMAGES_CONFIG": str(self.project.config),
+                "TORCH_IMAGES_CACHE": str(self.project.folder / "cache"),
+                "TORCH_IMAGES_PROJECT": str(self.folder),
+                **more,
+            }
+            env.pop("TORCH_IMAGES_LOCKS", None)
+            command = [sys.executable, "-m", "invoke", *words]
+            return subprocess.run(
+                command, cwd=self.project.root, env=env, capture_output=True, text=True, check=False
+            )
+
+    def lock(self, *words: str) -> dict[str, str]:
+        """Lock, and return the versions of what the project adds."""
+        done = self.run("lock", *words)
+        assert done.returncode == 0, done.stderr
+        wheels = read(self.config.own).lock.own_wheels  # type: ignore[arg-type]
+        return wheels.versions() if wheels else {}
+
+    def refused(self) -> str:
+        before = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+        done = self.run("lock")
+        assert done.returncode == 3, done.stderr
+        assert {path.name: path.read_bytes() for path in self.folder.iterdir()} == before
+        return done.stderr.splitlines()[-1]
+
+    @property
+    def config(self) -> Config:
+        locks = self.project.folder / "locks"
+        config = with_facts(load_config(self.project.config), locks)
+        return replace(config, own=load(self.folder / FILE))
+
+    def plan(self) -> ImagePlan:
+        config = self.config
+        image = lock_image(config, choose_own(config), self.project.folder / "locks")
+        return plan_image(config, image, self.project.root)
+
+
+@pytest.fixture
+def mine(locked: Project, tmp_path: Path) -> Mine:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    created = Mine(locked, folder)
+    created.add("einops", "0.8.0")
+    created.require("einops")
+    return created
+
+
+def test_lock_has_what_the_project_adds(mine: Mine) -> None:
+    mine.add("rich", "14.0", "markdown")
+    mine.add("markdown", "3.0")
+    mine.require("einops", "rich; python_version > '3'", "absent; python_version < '3'")
+    before = mine.project.locks()
+    assert mine.lock() == {"einops": "0.8.0", "rich": "14.0", "markdown": "3.0"}
+    assert mine.project.locks() == before
+    plan = mine.plan()
+    [pins] = [file.data for file in plan.context.files if file.path == "wheels/own.txt"]
+    assert b"einops==0.8.0 --hash=" in pins
+    assert " AS own\n" in plan.context.dockerfile
+
+
+def test_second_lock_changes_nothing(mine: Mine) -> None:
+    mine.lock()
+    before = (mine.folder / LOCK).read_bytes()
+    mine.add("einops", "0.9.0")
+    assert mine.lock() == {"einops": "0.8.0"}
+    assert (mine.folder / LOCK).read_bytes() == before
+
+
+def test_renewed_lock_takes_the_newest(mine: Mine) -> None:
+    mine.lock()
+    mine.add("einops", "0.9.0")
+    assert mine.lock("--renew") == {"einops": "0.9.0"}
+
+
+def test_torch_stays_and_other_packages_move(mine: Mine) -> None:
+    """Uv alone would take the newest Triton."""
+    mine.add("triton", "3.9.1")
+    mine.require("torch", "einops")
+    assert mine.lock() == {"einops": "0.8.0"}
+
+
+def test_package_of_the_image_is_replaced_where_the_project_needs_it(mine: Mine) -> None:
+    project, folder = mine.project, mine.folder.parent / "other"
+    shutil.copytree(project.folder, folder)
+    mine.project = other = Project(project.root, folder, [*project.wheels])
+    other.edit(lambda document: document.update(packages=["numpy"]))
+    other.wheels.append(mine.add("numpy", "2.0"))
+    done = other.lock()
+    assert done.returncode == 0, done.stderr
+    mine.add("numpy", "1.9")
+    mine.require("einops", "numpy<2")
+    assert mine.lock() == {"einops": "0.8.0", "numpy": "1.9"}
+    versions = [wheel.version for wheel in mine.plan().lock.all_wheels if wheel.name == "numpy"]
+    assert versions == ["1.9"]
+
+
+def test_other_torch_is_refused(mine: Mine) -> None:
+    mine.require("torch==2.13.0")
+    error = mine.refused()
+    assert "torch==2.13.0" in error
+    assert "2.15.0" in error
+
+
+def test_package_that_needs_another_torch_is_refused(mine: Mine) -> None:
+    mine.add("torch", "2.13.0")
+    mine.add("xformers", "1.0", "torch==2.13.0")
+    mine.require("xformers")
+    error = mine.refused()
+    assert "torch 2.13.0" in error
+    assert "xformers" in error
+
+
+def test_constraint_holds(mine: Mine) -> None:
+    mine.add("einops", "0.9.0")
+    (mine.folder / "limits.txt").write_text("einops<0.9\n")
+    mine.require("-c limits.txt", "einops")
+    assert mine.lock() == {"einops": "0.8.0"}
+
+
+def test_hash_of_the_requirement_holds(mine: Mine) -> None:
+    sha256 = mine.add("rich", "14.0").locked.sha256
+    mine.require(f"rich==14.0 --hash=sha256:{sha256}")
+    assert mine.lock() == {"rich": "14.0"}
+    mine.require(f"rich==14.0 --hash=sha256:{'0' * 64}")
+    assert "rich-14.0" in mine.refused()
+
+
+def test_withdrawn_release_is_refused(mine: Mine) -> None:
+    mine.yanked = ("einops",)
+    mine.require("einops==0.8.0")
+    error = mine.refused()
+    assert "withdrawn" in error
+    assert "a leak" in error
+
+
+def test_absent_package_is_refused(mine: Mine) -> None:
+    mine.require("absent")
+    assert "absent" in mine.refused()
+
+
+def test_requirement_as_both_packages_is_refused(mine: Mine) -> None:
+    (mine.folder / FILE).write_text(TABLE + 'packages = ["einops"]\n')
+    assert "'einops'" in mine.refused()
+
+
+def test_extras_of_a_plain_file_are_refused(mine: Mine) -> None:
+    (mine.folder / FILE).write_text(TABLE + 'extras = ["serve"]\n')
+    assert "extras" in mine.refused()
+
+
+UV_LOCK = """\
+version = 1
+revision = 3
+requires-python = "{python}"
+
+[[package]]
+name = "app"
+version = "1.0"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "einops" }}]
+
+[package.dev-dependencies]
+dev = [{{ name = "pytest" }}]
+
+[package.metadata]
+requires-dist = [{{ name = "einops" }}]
+
+[package.metadata.requires-dev]
+dev = [{{ name = "pytest" }}]
+
+[[package]]
+name = "einops"
+version = "0.8.0"
+source = {{ registry = "https://example.org/simple" }}
+wheels = [{{ url = "https://example.org/{file}", hash = "sha256:{sha256}", size = 1 }}]
+
+[[package]]
+name = "pytest"
+version = "8.0"
+source = {{ registry = "https://example.org/simple" }}
+wheels = [{{ url = "https://example.org/pytest-8.0-py3-none-any.whl", hash = "sha256:{sha256}" }}]
+"""
+PROJECT = """\
+[project]
+name = "app"
+version = "1.0"
+requires-python = ">=3.11"
+dependencies = ["einops"]
+[dependency-groups]
+dev = ["pytest"]
+"""
+
+
+def with_uv(mine: Mine, python: str = ">=3.11", sha256: str = "") -> None:
+    wheel = mine.wheels[-1].locked
+    text = UV_LOCK.format(python=python, file=wheel.filename, sha256=sha256 or wheel.sha256)
+    (mine.folder / "uv.lock").write_text(text)
+    (mine.folder / "pyproject.toml").write_text(PROJECT)
+    (mine.folder / FILE).write_text('name = "app"\nrequirements = "uv.lock"\n')
+
+
+def test_uv_lock_without_its_dev_group(mine: Mine) -> None:
+    with_uv(mine)
+    mine.add("einops", "0.9.0")
+    assert mine.lock() == {"einops": "0.8.0"}
+
+
+def test_uv_lock_with_a_group(mine: Mine) -> None:
+    with_uv(mine)
+    (mine.folder / FILE).write_text('name = "app"\nrequirements = "uv.lock"\ngroups = ["dev"]\n')
+    assert "pytest" in mine.refused()  # whose hash is no file's of the index
+
+
+def test_uv_lock_with_another_hash(mine: Mine) -> None:
+    with_uv(mine, sha256="0" * 64)
+    assert "einops-0.8.0" in mine.refused()
+
+
+def test_uv_lock_of_another_python(mine: Mine) -> None:
+    with_uv(mine, python="<3.13,>=3.11")
+    assert "Python" in mine.refused()
+
+
+PYLOCK = """\
+lock-version = "1.0"
+requires-python = "{python}"
+created-by = "t"
+[[packages]]
+name = "einops"
+version = "0.8.0"
+wheels = [{{ url = "https://example.org/{file}", hashes = {{ sha256 = "{sha256}" }} }}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("python", "change", "noun"),
+    [
+        (">=3.11", ("", ""), ""),
+        ("<3.13", ("", ""), "Python"),
+        (">=3.11", ("py3-none-any", "cp39-cp39-win_amd64"), "einops"),
+        (">=3.11", ("wheels = [", "sdist = ["), "pylock.toml"),
+    ],
+)
+def test_pylock(mine: Mine, python: str, change: tuple[str, str], noun: str) -> None:
+    wheel = mine.wheels[-1].locked
+    text = PYLOCK.format(python=python, file=wheel.filename, sha256=wheel.sha256)
+    (mine.folder / "pylock.toml").write_text(text.replace(*change) if change[0] else text)
+    (mine.folder / FILE).write_text('name = "app"\nrequirements = "pylock.toml"\n')
+    if noun:
+        assert noun in mine.refused()
+    else:
+        assert mine.lock() == {"einops": "0.8.0"}
+
+
+def edited(mine: Mine, name: str, text: str) -> Callable[[], object]:
+    return lambda: (mine.folder / name).write_text(text)
+
+
+def test_build_refuses_a_lock_that_is_out_of_step(mine: Mine) -> None:
+    mine.lock()
+    mine.plan()
+    mine.require("einops", "rich")
+    with pytest.raises(LockError, match=r"requirements\.txt changed"):
+        mine.plan()
+
+
+def test_build_refuses_a_lock_of_other_axes(mine: Mine) -> None:
+    mine.lock()
+    (mine.folder / FILE).write_text(TABLE + 'arch = ["12.0"]\n')
+    with pytest.raises(LockError, match=r"arch none -> 12\.0"):
+        mine.plan()
+
+
+def test_build_without_a_lock(mine: Mine) -> None:
+    with pytest.raises(LockError, match="not locked"):
+        mine.plan()
+
+
+def test_build_refuses_a_lock_of_another_version(mine: Mine, tmp_path: Path) -> None:
+    """Which parts differ, and how to go on."""
+    mine.lock()
+    root = tmp_path / "newer"
+    root.mkdir()
+    for path in mine.project.root.iterdir():
+        if path.name != "scripts":
+            (root / path.name).symlink_to(path)
+    shutil.copytree(mine.project.root / "scripts", root / "scripts")
+    program = root / "scripts/image/runtime/start.py"
+    program.write_text(program.read_text() + "# newer\n")
+    config = mine.config
+    image = lock_image(config, choose_own(config), mine.project.folder / "locks")
+    with pytest.raises(LockError, match="runtime changed") as caught:
+        plan_image(config, image, root)
+    assert "torch-images lock" in str(caught.value)
+
+
+def test_identity_is_that_of_lock_and_files(mine: Mine) -> None:
+    """Not of times, nor of other files in the folder."""
+    (mine.folder / "src").mkdir()
+    source = mine.folder / "src/main.py"
+    source.write_text("1")
+    (mine.folder / FILE).write_text(TABLE + 'files = {"src" = "/app"}\n')
+    mine.lock()
+    before = mine.plan().identity
+    os.utime(source, (1, 1))
+    (mine.folder / "notes.txt").touch()
+    assert mine.plan().identity == before
+    source.write_text("2")
+    assert mine.plan().identity != before
+
+
+def test_lock_is_self_contained(mine: Mine, tmp_path: Path) -> None:
+    """A build reads no lock of torch-images."""
+    mine.lock()
+    before = mine.plan().identity
+    config = mine.config
+    image = lock_image(config, choose_own(config), tmp_path / "nothing")
+    assert plan_image(config, image, mine.project.root).identity == before
+
+
+def test_lock_options_of_the_project_are_refused(mine: Mine) -> None:
+    done = mine.run("lock", "--check")
+    assert done.returncode == 2
+    assert "--check" in done.stderr
+
+
+def test_init_writes_a_table_once(mine: Mine) -> None:
+    (mine.folder / FILE).unlink()
+    done = mine.run("init", "--yes")
+    assert done.returncode == 0, done.stderr
+    own = load(mine.folder / FILE)
+    assert (own.name, own.requirements) == ("app", "requirements.txt")
+    again = mine.run("init", "--yes")
+    assert again.returncode == 2
+    assert load(mine.folder / FILE) == own
+
+
+def test_project_without_a_table(mine: Mine) -> None:
+    (mine.folder / FILE).unlink()
+    done = mine.run("lock")
+    assert done.returncode == 2
+    assert FILE in done.stderr
+
+
+@pytest.fixture(scope="module")
+def example(locked: Project, tmp_path_factory: pytest.TempPathFactory) -> OwnLock:
+    folder = tmp_path_factory.mktemp("example")
+    created = Mine(locked, folder)
+    created.add("einops", "0.8.0")
+    created.require("einops")
+    created.lock()
+    assert created.config.own
+    return read(created.config.own)
+
+
+def test_lock_is_read_as_it_was_written(example: OwnLock, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(TABLE)
+    (tmp_path / LOCK).write_text(example.text())
+    assert read(load(tmp_path / FILE)) == example
+
+
+@given(st.data())
+def test_damaged_lock_is_refused(
+    example: OwnLock, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / FILE).write_text(TABLE)
+    document: Any = json.loads(example.text())
+    at: Any = document
+    while isinstance(at, dict | list) and at:
+        keys: Sequence[Any] = sorted(at) if isinstance(at, dict) else range(len(at))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
+            at[key] = data.draw(st.none() | st.integers() | st.text(max_size=5) | st.just([]))
+            break
+        at = at[key]
+    (folder / LOCK).write_text(json.dumps(document))
+    try:
+        read(load(folder / FILE))
+    except LockError as error:
+        assert "\n" not in str(error)
+
+
+def test_nothing_is_half_written(mine: Mine) -> None:
+    """The lock is replaced in one step."""
+    mine.lock()
+    digest = hashlib.sha256((mine.folder / LOCK).read_bytes()).hexdigest()
+    mine.require("absent")
+    mine.refused()
+    assert hashlib.sha256((mine.folder / LOCK).read_bytes()).hexdigest() == digest

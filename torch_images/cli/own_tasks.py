@@ -1,0 +1,201 @@
+"""The image of a user's own project: its table, and its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+from torch_images.build.own import parts
+from torch_images.build.plan import locked
+from torch_images.cli import verb
+from torch_images.cli.called import called
+from torch_images.cli.options import Options, flag, option
+from torch_images.cli.resolving import resolve_all, resolver_for
+from torch_images.config import own as table
+from torch_images.config.choose import choose, choose_id, choose_own
+from torch_images.config.image import ImageSpec
+from torch_images.config.lock_requests import image_inputs, own_debs_input
+from torch_images.config.types import WITH, Config
+from torch_images.errors import LockError, UsageError
+from torch_images.fetch.own import own_locks
+from torch_images.host import outputs
+from torch_images.host.scratch import scratch
+from torch_images.locks.draft import draft
+from torch_images.locks.facts import with_facts
+from torch_images.locks.image_lock import ImageLock, image_lock
+from torch_images.locks.own import OwnLock, changes, read, version
+from torch_images.locks.requested import lacks
+from torch_images.locks.requirements import PYLOCK, UV_LOCK, request
+from torch_images.project import own_folder
+
+_FILES = (UV_LOCK, PYLOCK, "requirements.txt", table.SHARED)
+
+
+class Init(Options):
+    gpu: str = option("GPU of the host that will run it, such as 'RTX 5090'")
+    driver: str = option("driver of that host, such as 570", needs="gpu")
+    name: str = option("name of the image (default: the folder's)")
+    yes: bool = flag("ask nothing: this host's GPU by nvidia-smi, else an image for all GPUs")
+
+
+@verb.verb(Init, example="init --gpu 'RTX 5090' --driver 580")
+def init(options: Init) -> verb.Result:
+    """Start your own image: write torch-images.toml into this folder.
+
+    It asks for GPU and driver, and never overwrites a file.
+    """
+    config, folder = verb.catalogue(), own_folder()
+    if file := table.find(folder):
+        raise UsageError(f"{file} exists already", "edit it, or remove it")
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", "correct --project")
+    gpu, driver = options.gpu, options.driver
+    if not gpu and not options.yes and sys.stdin.isatty():
+        gpu = input("GPU of the host, such as RTX 5090 (nothing: all GPUs): ").strip()
+        driver = input("Its driver, such as 570 (nothing: the newest): ").strip() if gpu else ""
+    spec = _picked(config, gpu, driver)
+    name = options.name or "".join(
+        c if c.isascii() and c.isalnum() else "-" for c in folder.name.lower()
+    ).strip("-")
+    name = "-".join(filter(None, name.split("-"))) or "my-app"
+    text = _table(config, folder, spec, name)
+    path = folder / table.FILE
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(text)
+    try:
+        table.load(path)
+    except Exception:
+        path.unlink()
+        raise
+    return verb.Result(
+        text=f"wrote {path}\nnext: `{called()} lock`, which writes {table.LOCK}, "
+        f"then `{called()} build`"
+    )
+
+
+def _picked(config: Config, gpu: str, driver: str) -> ImageSpec:
+    """The image for a GPU and a driver; for this host's, or the default one, without them."""
+    from torch_images.cli.see_tasks import Pick, chosen
+
+    words = {"gpu": gpu, "driver": driver or "999"} if gpu else {}
+    try:
+        options = Pick.of(words)
+    except UsageError:
+        return choose(config)
+    return choose_id(config, chosen(config, options)["id"])
+
+
+def _table(config: Config, folder: Path, spec: ImageSpec, name: str) -> str:
+    """The text of a new table."""
+    requirements = next((file for file in _FILES if (folder / file).is_file()), "")
+    axes = {"cuda": f'"{spec.cuda.name}"'}
+    if not spec.whole:
+        axes["arch"] = json.dumps(list(spec.arches))
+    if spec.torch != choose(config, cuda=spec.cuda.name).torch:
+        axes["torch"] = f'"{spec.torch}"'
+    if spec.compat:
+        axes["compat"] = f'"{WITH}"'
+    lines = [
+        "# The image of this project, by torch-images: see docs/own.md there.",
+        f'name = "{name}"',
+        *(f"{axis} = {value}" for axis, value in axes.items()),
+        f'requirements = "{requirements}"'
+        if requirements
+        else '# requirements = "requirements.txt"',
+        '# packages = ["ffmpeg"]           # of Debian',
+        '# files = {"src" = "/app/src"}    # from this folder into the image',
+        '# command = ["python", "-m", "my_app"]',
+        '# checks = "tests/image"          # your own pytest, run inside by `verify`',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def lock_own(*, renew: bool) -> verb.Result:
+    """Resolve everything that a user's own image has into torch-images.lock.
+
+    With `renew` nothing of an earlier lock stays.
+    """
+    config = verb.config(damaged_ok=True)
+    own, spec = config.own, choose_own(config)
+    assert own
+    asked = request(own)
+    before: OwnLock | None = None
+    with contextlib.suppress(LockError):
+        before = read(own)
+    resolver = resolver_for([own_debs_input(spec)] if own.packages else [])
+    with verb.still(lambda: f"locking {own.repository}"):
+        config, plain = _plain(config, own)
+        spec = choose_own(config)
+        keep = before.lock if before and not renew else None
+        lock = own_locks(config, spec, plain, resolver, keep=keep)
+    lock = _dated(lock, before.lock if before else None)
+    new = OwnLock(
+        version=version(),
+        axes=spec.axes,
+        request=asked,
+        parts=parts(config, own, lock, verb.ROOT),
+        lock=lock,
+    )
+    locked(spec, lock)
+    text = new.text()
+    if before and own.lock.read_text(encoding="utf-8") == text:
+        return verb.Result(text=f"{own.lock}: unchanged")
+    outputs.write(own.lock, text)
+    lines = [*_differences(plain, lock), *_moves(before, new), f"wrote {own.lock}"]
+    return verb.Result(text="\n".join(lines))
+
+
+def _plain(config: Config, own: table.Own) -> tuple[Config, ImageLock]:
+    """The locks of the image without the project; what this project's locks lack is resolved."""
+    workspace, spec = verb.workspace(), choose(config, **own.axes)
+    workspace.cache.mkdir(parents=True, exist_ok=True)
+    with scratch(workspace.cache, ".lock-") as room:
+        new = draft(workspace.locks, room)
+        items = [item for item in image_inputs(config, spec) if lacks(new.folder, item)]
+        if items:
+            verb.say(f"{spec.id} is not locked by torch-images: resolving all of it")
+            resolve_all(items, new.folder)
+            config = with_facts(config, new.folder)
+            spec = choose(config, **own.axes)
+        return config, image_lock(config, spec, new.folder)
+
+
+def _dated(lock: ImageLock, before: ImageLock | None) -> ImageLock:
+    """The lock, where each part that did not change keeps its day: the image has the newest."""
+    days = {}
+    for field in fields(lock) if before else ():
+        old, new = getattr(before, field.name), getattr(lock, field.name)
+        if old and new and not isinstance(new, tuple) and replace(new, date=old.date) == old:
+            days[field.name] = old
+    return replace(lock, **days)
+
+
+def _differences(plain: ImageLock, lock: ImageLock) -> Iterator[str]:
+    """Lines about what a project adds to an image."""
+    has = {wheel.name: wheel.version for wheel in plain.all_wheels}
+    wheels = lock.own_wheels.wheels if lock.own_wheels else ()
+    size = sum(wheel.size for wheel in wheels) / 1e6
+    yield f"{len(wheels)} wheels, {size:.0f} MB, besides the {len(has)} of the image"
+    for wheel in wheels:
+        if wheel.name in has:
+            yield f"{wheel.name} {wheel.version} in place of {has[wheel.name]}"
+    if lock.own_debs:
+        size = sum(deb.size for deb in lock.own_debs.debs) / 1e6
+        yield f"{len(lock.own_debs.debs)} Debian packages, {size:.0f} MB"
+
+
+def _moves(before: OwnLock | None, new: OwnLock) -> Iterator[str]:
+    """Lines about what changed since the earlier lock."""
+    if before:
+        versions = [
+            {w.name: w.version for w in each.lock.all_wheels}
+            | {d.name: d.version for d in each.lock.all_debs}
+            for each in (before, new)
+        ]
+        yield from changes(*versions)
+        if before.parts != new.parts:
+            yield f"made by torch-images {new.version}, earlier by {before.version}"

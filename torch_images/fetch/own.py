@@ -1,0 +1,326 @@
+"""A user's project and the locks of an image -> the locks of what the project adds to it.
+
+The packages that torch needs as they are (torch, Triton, the CUDA libraries, and what is compiled
+for this torch) keep their versions. uv prefers the image's versions of all others too, and takes
+another one only where the project requires it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import default_environment
+from packaging.pylock import PackageWheel, Pylock, PylockSelectError, PylockValidationError
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from torch_images.config.image import ImageSpec
+from torch_images.config.lock_requests import (
+    WheelRequest,
+    own_debs_input,
+    variant_inputs,
+    wheel_input,
+)
+from torch_images.config.own import SHARED, Own
+from torch_images.config.types import Config
+from torch_images.errors import CommandError, LockError, shown
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.resolve import resolve
+from torch_images.fetch.tools import uv_command
+from torch_images.locks.constraints import companions, installed, rivals
+from torch_images.locks.debs import DebLock
+from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.requirements import (
+    PYLOCK,
+    UV_LOCK,
+    Asked,
+    build_requirements,
+    is_package,
+    of_project,
+    of_text,
+    project_file,
+)
+from torch_images.locks.wheels import LockedWheel, WheelLock, tags, uv_platform
+
+_YANKED = re.compile(r"warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?")
+_VIA = re.compile(r"^(\S+)==(\S+)\n((?:    #.*\n?)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Image:
+    """What a project's packages have to fit."""
+
+    config: Config
+    spec: ImageSpec
+    lock: ImageLock
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Version by name of the packages that must stay, or may only come in this version."""
+        return companions(self.config, self.spec) | rivals(self.lock) | installed(self.lock)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The values of markers."""
+        python = next(
+            (deb.version for deb in self.lock.base.debs if deb.name == "python3"),
+            f"{self.spec.base.python}.0",
+        )
+        full = f"{self.spec.base.python}.{python.split('.')[2].split('-')[0]}" if python else ""
+        machine = self.spec.platform.machine
+        linux = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
+        names = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
+        return {
+            **{key: str(value) for key, value in default_environment().items()},
+            **linux,
+            **names,
+            "platform_machine": machine,
+            "python_version": self.spec.base.python,
+            "python_full_version": full,
+        }
+
+
+def own_locks(
+    config: Config, spec: ImageSpec, lock: ImageLock, resolver: Resolver, *, keep: ImageLock | None
+) -> ImageLock:
+    """The lock of an image with what its project adds, from `lock` without that.
+
+    Versions of `keep`, an earlier lock of the project, stay where they fit. Raises LockError with
+    the requirement that does not fit, NetworkError, and as `Resolver.resolve` does.
+    """
+    assert spec.own
+    image, own = _Image(config=config, spec=spec, lock=lock), spec.own
+    asked = _asked(own, image, resolver)
+    if both := sorted({*own.packages} & {canonicalize_name(r.name) for r in asked.requirements}):
+        raise LockError(
+            f"'{both[0]}' is in `packages` and in {asked.where}",
+            "name it once: as a Debian package, or as a Python package",
+        )
+    return replace(
+        lock,
+        own_wheels=_wheels(image, asked, resolver, keep) if asked.requirements else None,
+        own_debs=_debs(image, resolver) if own.packages else None,
+        own_build=_build(own, image, resolver) if asked.itself else None,
+    )
+
+
+def _asked(own: Own, image: _Image, resolver: Resolver) -> Asked:
+    """What the project requires, from whichever file its table names."""
+    name, environment = Path(own.requirements).name, image.environment
+    if not own.requirements:
+        return Asked(where="", hashes={})
+    if (own.extras or own.groups) and name not in (SHARED, UV_LOCK, PYLOCK):
+        raise LockError(
+            f"{own.requirements} has neither extras nor groups", "take them out of the table"
+        )
+    if name == SHARED:
+        return of_project(own, environment)
+    if name == UV_LOCK:
+        lines = _of_uv(own, image, resolver)
+        asked = of_text(lines, own.requirements, environment, own.root)
+        return replace(asked, itself=is_package(project_file(own)))
+    if name == PYLOCK:
+        return of_text(_of_pylock(own, image), own.requirements, environment, own.root)
+    return of_text(f"-r {own.requirements}", "", environment, own.root, where=own.requirements)
+
+
+def _of_uv(own: Own, image: _Image, resolver: Resolver) -> str:
+    """The requirements of a uv.lock in pip's format, with hashes. Raises LockError."""
+    path = own.root / own.requirements
+    try:
+        needs = SpecifierSet(tomllib.loads(path.read_text(encoding="utf-8"))["requires-python"])
+    except (OSError, ValueError, KeyError) as error:
+        raise LockError(f"{own.requirements} cannot be read: {error}", "run `uv lock`") from None
+    _require_python(own, needs, image)
+    command = uv_command("export", "--quiet", "--frozen", "--no-emit-project", "--no-header")
+    command += ["--no-annotate", "--no-default-groups", "--format", "requirements.txt"]
+    command += [word for name in own.extras for word in ("--extra", name)]
+    command += [word for name in own.groups for word in ("--group", name)]
+    env = resolver.network.for_uv() | {"UV_PYTHON_DOWNLOADS": "never"}
+    try:
+        return resolver.run.run(command, env=env, cwd=path.parent).output
+    except CommandError as error:
+        raise LockError(f"uv cannot export {own.requirements}: {error.output[-300:]}") from None
+
+
+def _of_pylock(own: Own, image: _Image) -> str:
+    """The requirements of a pylock.toml (PEP 751) in pip's format, with hashes."""
+    python, platform = image.spec.base.python, image.spec.platform
+    try:
+        document = tomllib.loads((own.root / own.requirements).read_text(encoding="utf-8"))
+        lock = Pylock.from_dict(document)
+        if lock.requires_python:
+            _require_python(own, lock.requires_python, image)
+        environment: Any = {k: v for k, v in image.environment.items() if k != "extra"}
+        chosen = list(
+            lock.select(
+                environment=environment,
+                tags=tags(python, platform),
+                extras=own.extras,
+                dependency_groups=own.groups or None,
+            )
+        )
+    except (OSError, ValueError, PylockSelectError, PylockValidationError) as error:
+        raise LockError(
+            f"{own.requirements} does not fit Python {python} on {platform}: {shown(str(error))}",
+            "lock it for them, or choose another base",
+        ) from None
+    lines = []
+    for package, file in chosen:
+        if not isinstance(file, PackageWheel):
+            raise LockError(
+                f"{own.requirements} has no wheel of {package.name} for Python {python}",
+                "choose a release that has one",
+            )
+        hashes = [wheel.hashes.get("sha256", "") for wheel in package.wheels or ()]
+        words = [f"--hash=sha256:{digest}" for digest in hashes if digest]
+        lines.append(" ".join([f"{package.name}=={package.version}", *words]))
+    return "\n".join(lines)
+
+
+def _require_python(own: Own, needs: SpecifierSet, image: _Image) -> None:
+    python = image.environment["python_full_version"]
+    if not needs.contains(python, prereleases=True):
+        bases = [b.name for b in image.config.bases if needs.contains(f"{b.python}.99")]
+        raise LockError(
+            f"{own.requirements} is for Python {needs}, and the image has {python}",
+            f'set base = "{bases[0]}"' if bases else "lock it for that Python",
+        )
+
+
+def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | None) -> WheelLock:
+    """The wheels that the project adds to those of the image."""
+    spec, fixed = image.spec, image.fixed
+    # torch first: the CUDA libraries follow from it.
+    ordered = sorted(asked.requirements, key=lambda one: one.name != "torch")
+    reduced = [_fitting(one, asked, image) for one in ordered]
+    limits = [_fitting(one, asked, image) for one in asked.constraints]
+    plain, more = wheel_input(image.config, spec), variant_inputs(image.config, spec)[0]
+    request = {*(more or plain).request, *map(str, reduced)}
+    item = replace(plain, name="own-wheels", request=tuple(sorted(request)), beside=())
+    has = {wheel.name: wheel.version for wheel in image.lock.all_wheels}
+    old = keep.own_wheels.versions() if keep and keep.own_wheels else {}
+    yanked: list[tuple[str, str]] = []
+    try:
+        lock = resolve(
+            item,
+            network=resolver.network,
+            run=resolver.run,
+            constraints=[*(f"{n}=={v}" for n, v in fixed.items()), *map(str, limits)],
+            prefer=has | old,
+            note=lambda text: yanked.extend(_YANKED.findall(text)),
+        )
+    except LockError as error:
+        raise _explain(asked, image, resolver) or LockError(
+            f"{asked.where}: {error.message}", error.hint
+        ) from None
+    ours = {canonicalize_name(one.name) for one in asked.requirements}
+    for name, reason in yanked:
+        if name.split("==")[0] in ours:
+            raise LockError(
+                f"{asked.where}: {name} was withdrawn by its authors: {shown(reason) or '?'}",
+                "choose another release",
+            )
+    added = tuple(w for w in lock.wheels if has.get(w.name) != w.version)
+    for wheel in added:
+        _require_hash(wheel, asked)
+    return replace(lock, wheels=added)
+
+
+def _fitting(one: Requirement, asked: Asked, image: _Image) -> Requirement:
+    """A requirement, without the version that the image has anyway.
+
+    Raises LockError if the image has another one.
+    """
+    name = canonicalize_name(one.name)
+    version = image.fixed.get(name)
+    if version is None:
+        return one
+    local = f"{version}+{image.spec.cuda.short}"  # as PyTorch's own index calls its wheels
+    if "+not.beside." in version:
+        other = version.partition("+not.beside.")[2].replace(".", "-")
+        raise LockError(
+            f"{asked.where} asks for {name}, which would replace files of {other} in the image",
+            "leave it out",
+        )
+    if not any(one.specifier.contains(v, prereleases=True) for v in (version, local)):
+        raise LockError(
+            f"{asked.where} asks for {name}{one.specifier}, and the image has {name} {version}",
+            _way_out(name, image, one.specifier),
+        )
+    extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
+    return Requirement(f"{name}{extras}")
+
+
+def _explain(asked: Asked, image: _Image, resolver: Resolver) -> LockError | None:
+    """Why requirements do not fit an image: which of its packages they need in another version."""
+    command = uv_command("pip", "compile", "--quiet", "--no-header", "--python", sys.executable)
+    command += ["--python-version", image.spec.base.python, "--only-binary", ":all:", "-"]
+    command += ["--python-platform", uv_platform(image.spec.platform)]
+    try:
+        text = resolver.run.run(
+            command, env=resolver.network.for_uv(), stdin="\n".join(map(str, asked.requirements))
+        ).output
+    except CommandError:
+        return None
+    for name, version, via in sorted(_VIA.findall(text), key=lambda found: found[0] != "torch"):
+        has = image.fixed.get(name, version)
+        if Version(has).public != Version(version).public:
+            by = ", ".join(re.findall(r"(?:via|#)\s+(?!via)(\S+)", via)) or asked.where
+            return LockError(
+                f"{asked.where} leads to {name} {version}, by {by}, and the image has {has}",
+                _way_out(name, image, SpecifierSet(f"=={version}")),
+            )
+    return None
+
+
+def _way_out(name: str, image: _Image, needs: SpecifierSet) -> str:
+    """What to change where a package of the image has another version than required."""
+    known = (c for c in image.config.cudas)
+    if name == "torch":
+        for cuda in sorted(known, key=lambda c: c.version != image.spec.cuda.version):
+            if torch := next(needs.filter(reversed(cuda.torch)), ""):
+                other = f'cuda = "{cuda.version}" and ' if cuda != image.spec.cuda else ""
+                return f'set {other}torch = "{torch}" in the table, or loosen the requirement'
+    return "loosen the requirement, or choose another torch in the table"
+
+
+def _require_hash(wheel: LockedWheel, asked: Asked) -> None:
+    allowed = asked.hashes.get(wheel.name)
+    if allowed and wheel.sha256 not in allowed:
+        raise LockError(
+            f"{asked.where} does not allow the file that the index has, {wheel.filename}, "
+            f"sha256:{wheel.sha256}",
+            "lock it again, or find out who changed the file",
+        )
+
+
+def _debs(image: _Image, resolver: Resolver) -> DebLock:
+    """The Debian packages that the project adds to those of the image."""
+    lock = resolver.resolve(own_debs_input(image.spec))
+    has = {deb.name for deb in image.lock.all_debs}
+    return replace(lock, debs=tuple(deb for deb in lock.debs if deb.name not in has))
+
+
+def _build(own: Own, image: _Image, resolver: Resolver) -> WheelLock:
+    """The wheels that build the project's own package, besides those of the image."""
+    item = WheelRequest(
+        name="own-build",
+        request=tuple(sorted("".join(line.split()) for line in build_requirements(own))),
+        platform=image.spec.platform,
+        python=image.spec.base.python,
+        index=image.spec.cuda.index(image.spec.release.version),
+    )
+    has = {wheel.name: wheel.version for wheel in image.lock.all_wheels}
+    constraints = [f"{name}=={version}" for name, version in image.fixed.items()]
+    lock = resolve(
+        item, network=resolver.network, run=resolver.run, constraints=constraints, prefer=has
+    )
+    return replace(lock, wheels=tuple(w for w in lock.wheels if has.get(w.name) != w.version))
