@@ -14,6 +14,10 @@ NOT_RUN = (
 )
 
 
+# The folder of the example of a user's own image: tests/integration/test_own.py runs its commands.
+OWN = "docs/examples/own/transformers"
+
+
 def commands() -> tuple[str, ...]:
     """The lines of all console blocks, in their order, without comments."""
     blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -21,9 +25,16 @@ def commands() -> tuple[str, ...]:
     return tuple(re.sub(r" +# .*", "", line) for line in lines)
 
 
+def own_commands() -> tuple[str, ...]:
+    """Those for a user's own image."""
+    first = next(at for at, command in enumerate(commands()) if OWN in command)
+    return commands()[first : first + 3]
+
+
 def needs_engine(command: str) -> bool:
     """Whether a command needs an engine, or the network; tests/integration runs those."""
     if command.startswith("docker "):
         return True
     engine = ("build", "lock", "push", "reproduce", "sbom", "tag")
-    return command.startswith(tuple(f"./inv {v}" for v in engine)) and "--help" not in command
+    verbs = tuple(f"./inv {v}" for v in (*engine, f"--project {OWN} "))
+    return command.startswith(verbs) and "--help" not in command

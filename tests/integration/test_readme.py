@@ -19,7 +19,10 @@ CHECK = "./inv lock --check"  # a test of its own, below
 REPRODUCE = "./inv reproduce torch-cu130:sm120"
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (CHECK, REPRODUCE)])
+ELSEWHERE = (CHECK, REPRODUCE, *readme.own_commands())
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ELSEWHERE])
 def test_a_command_runs(command: str, narrow: Built) -> None:
     """For the architecture whose image the tests build anyway, and without a GPU."""
     assert "torch-cu130:sm90" in narrow.tags
@@ -36,7 +39,7 @@ def test_a_command_runs(command: str, narrow: Built) -> None:
 
 
 def test_commands_include_those_of_other_tests() -> None:
-    assert {CHECK, REPRODUCE} <= {*COMMANDS}
+    assert {*ELSEWHERE} <= {*COMMANDS}
 
 
 def test_check_covers_every_lock(locks: Path) -> None:

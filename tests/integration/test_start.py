@@ -11,7 +11,7 @@ import pytest
 from tests.integration.support import Built, facts, quiet, running
 from torch_images.build.render import CONSTRAINTS
 from torch_images.host.engine import Engine
-from torch_images.layers.constraints import VARIABLES
+from torch_images.locks.constraints import VARIABLES
 
 # The environment of whatever runs it, and whether torch has the profile, as one line.
 CODE = """import json, os, torch
