@@ -200,6 +200,13 @@ def test_absent_package_is_refused(mine: Mine) -> None:
     assert "absent" in mine.refused()
 
 
+def test_package_without_a_wheel_is_refused(mine: Mine) -> None:
+    locked = mine.add("ext", "1.0").locked
+    mine.wheels[-1] = StandIn(replace(locked, filename="ext-1.0.tar.gz"), b"sources")
+    mine.require("ext")
+    assert "ext has no wheel" in mine.refused()
+
+
 def test_requirement_as_both_packages_is_refused(mine: Mine) -> None:
     (mine.folder / FILE).write_text(TABLE + 'packages = ["einops"]\n')
     assert "'einops'" in mine.refused()

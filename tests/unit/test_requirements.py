@@ -134,6 +134,13 @@ def test_refused_project(tmp_path: Path, values: dict[str, Any], noun: str) -> N
         of_project(project(tmp_path, **values), LINUX)
 
 
+def test_source_of_its_own_is_refused(tmp_path: Path) -> None:
+    """The index may have another package of the same name."""
+    more = '[tool.uv.sources]\nEinops = { git = "https://example.org/einops" }\n'
+    with pytest.raises(LockError, match="Einops"):
+        of_project(project(tmp_path, PROJECT + more), LINUX)
+
+
 def test_dynamic_dependencies(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="dynamic"):
         of_project(project(tmp_path, '[project]\nname = "a"\ndynamic = ["dependencies"]\n'), LINUX)
