@@ -99,7 +99,7 @@ lint = ["ruff"]
 
 def project(folder: Path, text: str = PROJECT, **values: Any) -> Own:
     (folder / "pyproject.toml").write_text(text)
-    return Own(name="app", root=folder, requirements="pyproject.toml", **values)  # type: ignore[arg-type]
+    return Own(name="app", root=folder, requirements="pyproject.toml", **values)
 
 
 def test_project(tmp_path: Path) -> None:
