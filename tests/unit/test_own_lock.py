@@ -387,10 +387,25 @@ def test_lock_is_self_contained(mine: Mine, tmp_path: Path) -> None:
     assert plan_image(config, image, mine.project.root).identity == before
 
 
-def test_lock_options_of_the_project_are_refused(mine: Mine) -> None:
-    done = mine.run("lock", "--check")
-    assert done.returncode == 2
-    assert "--check" in done.stderr
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lock", "--check"),
+        ("lock", "--select", "*"),
+        ("build", "--stale"),
+        ("build", "--cuda", "13.0"),
+        ("verify", "app", "--gpus", "all", "--record"),
+    ],
+)
+def test_option_for_the_images_of_the_project_is_refused(
+    mine: Mine, words: tuple[str, ...]
+) -> None:
+    """So no verb changes locks/ or the ledger there."""
+    mine.lock()
+    done = mine.run(*words)
+    assert done.returncode == 2, done.stderr
+    option = next(word for word in reversed(words) if word.startswith("--"))
+    assert option in done.stderr
 
 
 def test_init_writes_a_table_once(mine: Mine) -> None:
