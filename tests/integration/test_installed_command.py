@@ -66,6 +66,18 @@ def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Pat
     assert sorted(names[0]) == sorted(names[1])
 
 
+def test_own_image_needs_no_clone(command: Path, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("einops\n")
+    for words in (("init", "--yes", "--name", "app"), ("lock",)):
+        done = run(command, tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+    done = run(command, tmp_path, "build", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "would build app\n" in done.stdout
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"requirements.txt", "torch-images.toml", "torch-images.lock"}
+
+
 def test_output_equals_that_of_a_clone(command: Path, tmp_path: Path) -> None:
     for words in (("matrix", "--json"), (*PICK, "--json"), ("render", DEFAULT)):
         done = run(command, tmp_path, *words)

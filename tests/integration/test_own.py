@@ -14,7 +14,7 @@ import uv
 
 from tests import readme
 from tests.integration.newer_engine import newer_engine
-from tests.integration.support import ROOT, Built, docker, invoke
+from tests.integration.support import ROOT, Built, Registry, docker, invoke
 from torch_images.config.own import LOCK
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
@@ -136,10 +136,19 @@ def test_other_torch_is_refused_then_chosen(own: Own) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", ["service"], indirect=True)
-def test_reproduce_own_image(own: Own) -> None:
-    own.build("--unverified")
-    verdict = json.loads(own.run("reproduce", "service", "--json"))
-    assert verdict["outcome"] == "identical"
+def test_push_and_reproduce_own_image(own: Own, tmp_path: Path) -> None:
+    """A registry on loopback stands in for a public one."""
+    registry = Registry(tmp_path / "registry")
+    registry.start()
+    try:
+        own.build()
+        sheet = json.loads(own.run("push", "--registry", f"{registry.host}/me", "--json"))
+        name = f"{registry.host}/me/service:latest"
+        assert name in sheet["references"]
+        verdict = json.loads(own.run("reproduce", name, "--json"))
+        assert verdict["outcome"] == "identical"
+    finally:
+        registry.kill()
 
 
 def git(folder: Path, *words: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.documents import slugs
 from torch_images.cli.collection import VERBS
-from torch_images.cli.parser import parse
+from torch_images.cli.parser import of_program, parse
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -34,8 +34,8 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_parse_takes_the_commands_of_the_docs(line: str) -> None:
-    words = shlex.split(line)
-    parse(VERBS, words[0], words[1:])
+    before = of_program().parse_args(shlex.split(line))
+    parse(VERBS, before.verb, before.words)
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda path: path.name)

@@ -16,9 +16,10 @@ import pytest
 from tests.unit.conftest import T130
 from tests.unit.fakes import FakeRunner, invoke
 from torch_images.build import bake, build
+from torch_images.build.context_file import ContextFile
 from torch_images.build.job import Job
 from torch_images.build.plan import ImagePlan
-from torch_images.build.render import Context, ContextFile, write_context
+from torch_images.build.render import Context, write_context
 from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
 from torch_images.errors import UsageError

@@ -200,6 +200,13 @@ def test_absent_package_is_refused(mine: Mine) -> None:
     assert "absent" in mine.refused()
 
 
+def test_package_without_a_wheel_is_refused(mine: Mine) -> None:
+    locked = mine.add("ext", "1.0").locked
+    mine.wheels[-1] = StandIn(replace(locked, filename="ext-1.0.tar.gz"), b"sources")
+    mine.require("ext")
+    assert "ext has no wheel" in mine.refused()
+
+
 def test_requirement_as_both_packages_is_refused(mine: Mine) -> None:
     (mine.folder / FILE).write_text(TABLE + 'packages = ["einops"]\n')
     assert "'einops'" in mine.refused()
@@ -380,10 +387,25 @@ def test_lock_is_self_contained(mine: Mine, tmp_path: Path) -> None:
     assert plan_image(config, image, mine.project.root).identity == before
 
 
-def test_lock_options_of_the_project_are_refused(mine: Mine) -> None:
-    done = mine.run("lock", "--check")
-    assert done.returncode == 2
-    assert "--check" in done.stderr
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lock", "--check"),
+        ("lock", "--select", "*"),
+        ("build", "--stale"),
+        ("build", "--cuda", "13.0"),
+        ("verify", "app", "--gpus", "all", "--record"),
+    ],
+)
+def test_option_for_the_images_of_the_project_is_refused(
+    mine: Mine, words: tuple[str, ...]
+) -> None:
+    """So no verb changes locks/ or the ledger there."""
+    mine.lock()
+    done = mine.run(*words)
+    assert done.returncode == 2, done.stderr
+    option = next(word for word in reversed(words) if word.startswith("--"))
+    assert option in done.stderr
 
 
 def test_init_writes_a_table_once(mine: Mine) -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.unit.conftest import T130
 from torch_images.build import labels
+from torch_images.build.context_file import ContextFile
 from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.render import (
     CONSTRAINTS,
     Context,
-    ContextFile,
     completed,
     environment,
     render,

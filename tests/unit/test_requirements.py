@@ -99,7 +99,7 @@ lint = ["ruff"]
 
 def project(folder: Path, text: str = PROJECT, **values: Any) -> Own:
     (folder / "pyproject.toml").write_text(text)
-    return Own(name="app", root=folder, requirements="pyproject.toml", **values)  # type: ignore[arg-type]
+    return Own(name="app", root=folder, requirements="pyproject.toml", **values)
 
 
 def test_project(tmp_path: Path) -> None:
@@ -132,6 +132,13 @@ def test_project_is_a_package(tmp_path: Path, more: str, itself: bool) -> None:
 def test_refused_project(tmp_path: Path, values: dict[str, Any], noun: str) -> None:
     with pytest.raises(LockError, match=noun):
         of_project(project(tmp_path, **values), LINUX)
+
+
+def test_source_of_its_own_is_refused(tmp_path: Path) -> None:
+    """The index may have another package of the same name."""
+    more = '[tool.uv.sources]\nEinops = { git = "https://example.org/einops" }\n'
+    with pytest.raises(LockError, match="Einops"):
+        of_project(project(tmp_path, PROJECT + more), LINUX)
 
 
 def test_dynamic_dependencies(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.conftest import M128, M130, T128, T130
 from torch_images.build import labels
+from torch_images.build.context_file import ContextFile
 from torch_images.build.plan import plan_images, version
-from torch_images.build.render import ContextFile
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix, sisters

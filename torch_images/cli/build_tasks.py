@@ -67,6 +67,8 @@ def build(options: Build) -> verb.Result | None:
     specs = choose_images(config, options.select or "*" * options.stale, options.axes)
     how = _how(options)
     if options.stale:
+        if config.own:
+            raise UsageError("--stale is for the images of images.yaml", "leave it out")
         if options.torch_source or options.unverified:
             raise UsageError(
                 "--stale verifies images of images.yaml as they are",

@@ -12,7 +12,7 @@ from torch_images.build.job import BuildOptions
 from torch_images.cli import report, verb
 from torch_images.cli.options import GPUS, Image, Json, flag, option, word
 from torch_images.config.combine import default_platform
-from torch_images.errors import VerifyError
+from torch_images.errors import UsageError, VerifyError
 from torch_images.host.gpus import Request, device_requests
 from torch_images.host.runner import Runner
 from torch_images.jobs import measure
@@ -43,7 +43,10 @@ def verify(options: Verify) -> verb.Result:
     """Check a built image against images.yaml and its lock."""
     if options.record:
         verb.require_clone("verify --record")
-    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    config = verb.config()
+    if options.record and config.own:
+        raise UsageError("--record is for images of images.yaml", "leave it out")
+    workspace, engine = verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     job = verb.job(config, engine, BuildOptions(no_cache=options.no_cache))
     proof = check(job, reference, plan, gpus=options.gpus)

@@ -50,6 +50,7 @@ from torch_images.locks.requirements import (
 from torch_images.locks.wheels import LockedWheel, WheelLock, tags, uv_platform
 
 _YANKED = re.compile(r"warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?")
+_SOURCE = re.compile(r"Wheels are required for `([^`]+)`")
 _VIA = re.compile(r"^(\S+)==(\S+)\n((?:    #.*\n?)*)", re.MULTILINE)
 
 
@@ -218,9 +219,7 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
             note=lambda text: yanked.extend(_YANKED.findall(text)),
         )
     except LockError as error:
-        raise _explain(asked, image, resolver) or LockError(
-            f"{asked.where}: {error.message}", error.hint
-        ) from None
+        raise _explain(asked, image, resolver) or _unsolved(error, asked, image) from None
     ours = {canonicalize_name(one.name) for one in asked.requirements}
     for name, reason in yanked:
         if name.split("==")[0] in ours:
@@ -232,6 +231,18 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
     for wheel in added:
         _require_hash(wheel, asked)
     return replace(lock, wheels=added)
+
+
+def _unsolved(error: LockError, asked: Asked, image: _Image) -> LockError:
+    """The error for requirements that no set of wheels meets."""
+    if package := _SOURCE.search(error.message):
+        python = image.spec.base.python
+        return LockError(
+            f"{asked.where}: {package[1]} has no wheel for Python {python} on "
+            f"{image.spec.platform}, only sources",
+            "choose a release that has one, or build it on the image: docs/derive.md",
+        )
+    return LockError(f"{asked.where}: {error.message}", error.hint)
 
 
 def _fitting(one: Requirement, asked: Asked, image: _Image) -> Requirement:
@@ -304,7 +315,10 @@ def _require_hash(wheel: LockedWheel, asked: Asked) -> None:
 
 def _debs(image: _Image, resolver: Resolver) -> DebLock:
     """The Debian packages that the project adds to those of the image."""
-    lock = resolver.resolve(own_debs_input(image.spec))
+    try:
+        lock = resolver.resolve(own_debs_input(image.spec))
+    except LockError as error:
+        raise LockError(error.message, "correct `packages` of the table") from None
     has = {deb.name for deb in image.lock.all_debs}
     return replace(lock, debs=tuple(deb for deb in lock.debs if deb.name not in has))
 

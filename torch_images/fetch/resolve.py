@@ -9,6 +9,7 @@ applies it to direct requirements only, so torch's triton would come from the ma
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import tomllib
@@ -55,6 +56,7 @@ _PROBLEMS = (
     Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),
 )
 
+_WARNING = re.compile("warning: ")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PYLOCK = 'lock-version = "1.0"\ncreated-by = "torch-images"\n'
 _PACKAGE = '[[packages]]\nname = "{}"\nversion = "{}"\n'
@@ -139,7 +141,8 @@ def _resolve(
             if note:
                 note(done.errors)
         except CommandError as error:
-            text = error.output.replace("\u2570\u2500\u25b6", "")
+            lines = [line for line in error.output.splitlines() if not _WARNING.match(line)]
+            text = "\n".join(lines).replace("\u2570\u2500\u25b6", "")
             raise endless(error) or refusal(_PROBLEMS, text) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, item.python, item.platform)

@@ -121,6 +121,13 @@ def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
         raise LockError(f"{SHARED} has {shown(str(other))} in a group", "list its requirements")
     text = "\n".join(chosen)
     asked = of_text(text, SHARED, environment, own.root)
+    sources = project.get("tool", {}).get("uv", {}).get("sources", {})
+    named = {canonicalize_name(one.name) for one in asked.requirements}
+    if other := next((name for name in sources if canonicalize_name(name) in named), None):
+        raise LockError(
+            f"{SHARED} has a source of its own for {shown(other)}, which has no hash",
+            "give a release of the package index, or lock the project with uv",
+        )
     return Asked(
         where=SHARED,
         requirements=asked.requirements,

@@ -1,17 +1,20 @@
 """Build the images that are not tested, within the disk's space: the verb `build --stale`.
 
 Each line of the ledger is written as soon as its image is verified, so an interrupted run continues
-where it stopped. While an image is verified, the next one is built. Images are removed once they
-are tested; layers that the next images share stay until the disk is needed.
+where it stopped. While images are verified, the next one is built: building waits for the disk,
+checks for processors. Images are removed once they are tested; layers that the next images share
+stay until the disk is needed.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from torch_images.build.build import BuildResult, build, revision
 from torch_images.build.built import ours
@@ -30,6 +33,8 @@ from torch_images.maintain import gc
 from torch_images.pipeline.make import check, undisturbed
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
+
+_AT_ONCE = 2  # images that are verified
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +75,14 @@ class StaleRun:
     """A run over images that are not tested.
 
     `before` are the engine's tags before it, which stay. `today` is the day (UTC), as in the
-    ledger.
+    ledger, which one thread at a time writes.
     """
 
     job: Job
     before: frozenset[str]
     machine: Builder
     today: str
+    writing: Lock = field(default_factory=Lock)
 
     def outcomes(self, specs: Sequence[ImageSpec]) -> Iterator[Outcome]:
         """Build and verify images; yield the outcome of each, in this order, once it is recorded.
@@ -85,23 +91,23 @@ class StaleRun:
         fail gets none. A disk without space for an image ends the run, because all others would
         fail for the same reason.
         """
-        previous: Future[Outcome] | None = None
-        with workers(1) as verifier:
+        checks = deque[Future[Outcome]]()
+        with workers(_AT_ONCE) as verifier:
             for number, spec in enumerate(specs, 1):
                 self.job.shown.say(f"{spec.id}: {number} of {len(specs)}")
-                built = self._build(spec, previous)
-                if previous:
-                    yield previous.result()
-                previous = verifier.submit(self._finish, built)
+                built = self._build(spec, checks)
+                while checks and (checks[0].done() or len(checks) == _AT_ONCE):
+                    yield checks.popleft().result()
+                checks.append(verifier.submit(self._finish, built))
                 if isinstance(built, Outcome) and isinstance(built.error, DiskError):
                     left = len(specs) - number
                     self.job.shown.say(f"{left} more not tried; the next run goes on there")
                     break
-            if previous:
-                yield previous.result()
+            for one in checks:
+                yield one.result()
 
-    def _build(self, spec: ImageSpec, previous: Future[Outcome] | None) -> _Built | Outcome:
-        """Build an image while the `previous` one is verified, if the disk has room for both."""
+    def _build(self, spec: ImageSpec, checks: Collection[Future[Outcome]]) -> _Built | Outcome:
+        """Build an image while `checks` of others run, if the disk has room for all."""
         job, root, inputs = self.job, self.job.workspace.root, ""
         commit = revision(root, job.run) or ""
         with ExitStack() as lock:
@@ -109,7 +115,7 @@ class StaleRun:
                 image = lock_image(job.config, spec, job.workspace.locks)
                 image = replace(image, small=job.options.small)
                 inputs = plan_image(job.config, image, root).identity
-                self._make_room(image, previous)
+                self._make_room(image, checks)
                 lock.enter_context(undisturbed(job, [image]))
                 [result] = build(job, [image])
             except (LockError, NetworkError) as error:
@@ -130,7 +136,8 @@ class StaleRun:
         """Verify an image, unless its build failed, and record it."""
         outcome = self._check(built) if isinstance(built, _Built) else built
         if outcome.line:
-            ledger.add(self.job.workspace.root, outcome.line)
+            with self.writing:
+                ledger.add(self.job.workspace.root, outcome.line)
         return outcome
 
     def _check(self, built: _Built) -> Outcome:
@@ -147,12 +154,13 @@ class StaleRun:
         )
         return Outcome(spec=plan.spec, line=line)
 
-    def _make_room(self, image: LockedImage, previous: Future[Outcome] | None) -> None:
+    def _make_room(self, image: LockedImage, checks: Collection[Future[Outcome]]) -> None:
         """If the disk is too small for an image, remove what can be made again.
 
         First parent images go that no container uses, and what BuildKit keeps of them; then the
-        previous image, once it is verified; then layers of the cache that this image lacks. The
-        longest unused go first, and no more than needed. BuildKit's cache of other projects stays.
+        images of `checks`, once they are verified; then layers of the cache that this image lacks.
+        The longest unused go first, and no more than needed. BuildKit's cache of other projects
+        stays.
         """
         job, engine, cache = self.job, self.job.engine, self.job.workspace.cache
         root = engine.local_root()
@@ -189,8 +197,8 @@ class StaleRun:
         steps = gc.own_steps(cache_records(job.run)) if short() else ()
         if steps:
             forget(steps, job.run)
-        if short() and previous:
-            wait([previous])
+        if short() and checks:
+            wait(checks)
         layers_gone = remove(layers)
         job.shown.say(
             f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "

@@ -73,7 +73,9 @@ def _require_pod(config: Config, spec: ImageSpec) -> None:
     if lacking:
         raise UsageError(
             f"{spec.id} has no {' and no '.join(lacking)}, so nobody could connect to its pod",
-            f"build an image with them: `invoke build --variant {config.pods.variant}`",
+            f'set variant = "{config.pods.variant}" in its table'
+            if spec.own
+            else f"build an image with them: `invoke build --variant {config.pods.variant}`",
         )
 
 

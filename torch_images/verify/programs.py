@@ -24,8 +24,10 @@ from torch_images.verify.suites import files_below, files_hash
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "pip", "setuptools", "triton")
 # What the tests share with other checks, and what of ours runs in containers.
 _RUNNING = ("attention", "commands", "pod", "runtime")
-_SHARED = ("tests/programs", "tests/container", "scripts/bench")
-_SHARED += tuple(f"scripts/image/{name}" for name in _RUNNING)
+_SHARED = (
+    *("tests/programs", "tests/container", "scripts/bench"),
+    *(f"scripts/image/{name}" for name in _RUNNING),
+)
 _TEST = re.compile(r"tests/(?:container|programs)/(test_\w+\.py)")
 # Programs that run before the command, and commands: a module runs them if it names this one.
 _AT_START = re.compile(r"scripts/image/(?:commands/|runtime/[^/]+$)")
