@@ -14,6 +14,7 @@ from testinfra.host import Host
 # What torch.compile may choose from for matrix products, where that is not torch's own default.
 PRINT_GEMM = """
 import os
+import torch
 if "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS" in os.environ:
     from torch._inductor import config
     assert not config.max_autotune and not config.max_autotune_gemm

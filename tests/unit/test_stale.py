@@ -368,9 +368,17 @@ def test_build_stale_on_a_full_disk_waits_for_the_check(
     """Only if its layers are all that is in the way: a check takes a minute."""
     full.enough = enough
     waits: list[str] = []
+    waited, check = threading.Event(), stand.check
 
-    def wait(futures: Iterable[Future[Outcome]]) -> None:
+    def wait(futures: Iterable[Future[Outcome]], **_: object) -> None:
+        waited.set()
         waits.extend(future.result().spec.id for future in futures)
+
+    def slow_check(job: Job, result: BuildResult) -> Made:
+        assert not expected or waited.wait(PATIENCE)
+        return check(job, result)
+
+    monkeypatch.setattr(stale, "check", slow_check)
 
     monkeypatch.setattr(stale, "wait", wait)
     stand.outcomes(OLDER, RUNTIME)

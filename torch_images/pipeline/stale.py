@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -197,8 +197,8 @@ class StaleRun:
         steps = gc.own_steps(cache_records(job.run)) if short() else ()
         if steps:
             forget(steps, job.run)
-        if short() and checks:
-            wait(checks)
+        while short() and (running := [check for check in checks if not check.done()]):
+            wait(running, return_when=FIRST_COMPLETED)
         layers_gone = remove(layers)
         job.shown.say(
             f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
