@@ -19,7 +19,7 @@ MARK = "TORCH_IMAGE_STARTED"  # shells inside a started container have all of it
 
 
 def prepare(environ: Mapping[str, str], *, says: bool = True) -> Changes:
-    """The variables that a start sets in an environment, and the lines that it prints.
+    """The variables that the entrypoint sets, and the lines that it prints.
 
     A shell's start says nothing, and leaves to torch's import what the image's variables lack.
     """
