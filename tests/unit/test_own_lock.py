@@ -142,9 +142,7 @@ def test_torch_stays_and_other_packages_move(mine: Mine) -> None:
 
 
 def test_package_of_the_image_is_replaced_where_the_project_needs_it(mine: Mine) -> None:
-    project, folder = mine.project, mine.folder.parent / "other"
-    shutil.copytree(project.folder, folder)
-    mine.project = other = Project(project.root, folder, [*project.wheels])
+    other = copied(mine)
     other.edit(lambda document: document.update(packages=["numpy"]))
     other.wheels.append(mine.add("numpy", "2.0"))
     done = other.lock()
@@ -154,6 +152,38 @@ def test_package_of_the_image_is_replaced_where_the_project_needs_it(mine: Mine)
     assert mine.lock() == {"einops": "0.8.0", "numpy": "1.9"}
     versions = [wheel.version for wheel in mine.plan().lock.all_wheels if wheel.name == "numpy"]
     assert versions == ["1.9"]
+
+
+def copied(mine: Mine) -> Project:
+    """The project's own copy of images.yaml and locks, to change."""
+    folder = mine.folder.parent / "other"
+    shutil.copytree(mine.project.folder, folder)
+    mine.project = Project(mine.project.root, folder, [*mine.project.wheels])
+    return mine.project
+
+
+def test_image_that_the_project_has_not_locked(mine: Mine) -> None:
+    """It is resolved into the user's lock alone, and stays there."""
+    more = {"description": "d", "wheels": ["rich"]}
+    copied(mine).edit(lambda document: document["variants"].update(more=more))
+    (mine.folder / FILE).write_text(TABLE + 'variant = "more"\n')
+    mine.add("rich", "14.0")
+    before = mine.project.locks()
+    assert mine.lock() == {"einops": "0.8.0"}
+    mine.add("rich", "15.0")
+    mine.lock()
+    lock = mine.plan().lock
+    assert lock.extra_wheels
+    assert lock.extra_wheels.versions() == {"rich": "14.0"}
+    assert mine.project.locks() == before
+
+
+def test_torch_that_nobody_has_looked_into_is_refused(mine: Mine) -> None:
+    for path in (copied(mine).folder / "locks").glob("release-*"):
+        path.unlink()
+    done = mine.run("lock")
+    assert done.returncode == 2
+    assert "torch 2.15.0 with Python 3.13" in done.stderr
 
 
 def test_other_torch_is_refused(mine: Mine) -> None:

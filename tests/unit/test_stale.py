@@ -190,6 +190,26 @@ def test_two_images_are_checked_at_once(stand: Stand, monkeypatch: pytest.Monkey
     assert {line.image for line in stand.lines()} == {OLDER, RUNTIME}
 
 
+def test_a_long_check_does_not_hold_up_others(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in an emulator takes minutes. Outcomes stay in order."""
+    last, check = threading.Event(), stand.check
+    begun: list[str] = []
+
+    def slow(job: Job, result: BuildResult) -> Made:
+        begun.append(result.plan.spec.id)
+        if begun == [OLDER]:
+            assert last.wait(PATIENCE)
+        elif len(begun) == 4:
+            last.set()
+        return check(job, result)
+
+    monkeypatch.setattr(stale, "check", slow)
+    names = [OLDER, RUNTIME, RUNTIME, RUNTIME]
+    assert [one.spec.id for one in stand.outcomes(*names)] == names
+
+
 @pytest.mark.parametrize(
     ("error", "old"), [(LockError("no wheel"), None), (NetworkError("no answer"), LINE)]
 )

@@ -25,7 +25,6 @@ from torch_images.fetch.own import own_locks
 from torch_images.host import outputs
 from torch_images.host.scratch import scratch
 from torch_images.locks.draft import draft
-from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import ImageLock, image_lock
 from torch_images.locks.own import OwnLock, changes, read, version
 from torch_images.locks.requested import lacks
@@ -128,9 +127,8 @@ def lock_own(*, renew: bool) -> verb.Result:
         before = read(own)
     resolver = resolver_for([own_debs_input(spec)] if own.packages else [])
     with verb.still(lambda: f"locking {own.repository}"):
-        config, plain = _plain(config, own)
-        spec = choose_own(config)
         keep = before.lock if before and not renew else None
+        plain = _plain(config, own, keep)
         lock = own_locks(config, spec, plain, resolver, keep=keep)
     lock = _dated(lock, before.lock if before else None)
     new = OwnLock(
@@ -149,19 +147,35 @@ def lock_own(*, renew: bool) -> verb.Result:
     return verb.Result(text="\n".join(lines))
 
 
-def _plain(config: Config, own: table.Own) -> tuple[Config, ImageLock]:
-    """The locks of the image without the project; what this project's locks lack is resolved."""
+def _plain(config: Config, own: table.Own, keep: ImageLock | None) -> ImageLock:
+    """The locks of the image without the project.
+
+    What this project's locks lack is taken from `keep`, an earlier lock, or resolved. Raises
+    UsageError for a release of torch whose wheel nobody has looked into.
+    """
     workspace, spec = verb.workspace(), choose(config, **own.axes)
+    if not spec.release.facts:
+        fits = [
+            f
+            for f in config.facts
+            if (f.cuda, f.platform) == (spec.cuda.version, own.axes["platform"])
+        ]
+        known = ", ".join(f"torch {f.torch} with Python {f.python}" for f in fits)
+        raise UsageError(
+            f"torch {spec.torch} with Python {spec.base.python} is in no image of torch-images",
+            f"choose another torch or base; CUDA {spec.cuda.version} has {known or 'none'}",
+        )
     workspace.cache.mkdir(parents=True, exist_ok=True)
     with scratch(workspace.cache, ".lock-") as room:
         new = draft(workspace.locks, room)
+        for name, text in keep.texts().items() if keep else ():
+            if not (new.folder / name).exists():
+                (new.folder / name).write_text(text, encoding="utf-8")
         items = [item for item in image_inputs(config, spec) if lacks(new.folder, item)]
         if items:
-            verb.say(f"{spec.id} is not locked by torch-images: resolving all of it")
+            verb.say(f"{spec.id} has no lock in torch-images: resolving what it lacks")
             resolve_all(items, new.folder)
-            config = with_facts(config, new.folder)
-            spec = choose(config, **own.axes)
-        return config, image_lock(config, spec, new.folder)
+        return image_lock(config, spec, new.folder)
 
 
 def _dated(lock: ImageLock, before: ImageLock | None) -> ImageLock:

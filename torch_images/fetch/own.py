@@ -228,8 +228,9 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
                 "choose another release",
             )
     added = tuple(w for w in lock.wheels if has.get(w.name) != w.version)
-    for wheel in added:
-        _require_hash(wheel, asked)
+    for wheel in lock.wheels:
+        if wheel.name not in fixed:  # PyTorch's own index has other files of torch
+            _require_hash(wheel, asked)
     return replace(lock, wheels=added)
 
 

@@ -96,7 +96,9 @@ class StaleRun:
             for number, spec in enumerate(specs, 1):
                 self.job.shown.say(f"{spec.id}: {number} of {len(specs)}")
                 built = self._build(spec, checks)
-                while checks and (checks[0].done() or len(checks) == _AT_ONCE):
+                while len(running := _running(checks)) == _AT_ONCE:
+                    wait(running, return_when=FIRST_COMPLETED)
+                while checks and checks[0].done():
                     yield checks.popleft().result()
                 checks.append(verifier.submit(self._finish, built))
                 if isinstance(built, Outcome) and isinstance(built.error, DiskError):
@@ -197,7 +199,7 @@ class StaleRun:
         steps = gc.own_steps(cache_records(job.run)) if short() else ()
         if steps:
             forget(steps, job.run)
-        while short() and (running := [check for check in checks if not check.done()]):
+        while short() and (running := _running(checks)):
             wait(running, return_when=FIRST_COMPLETED)
         layers_gone = remove(layers)
         job.shown.say(
@@ -211,3 +213,7 @@ class StaleRun:
         for tag in dict.fromkeys(tags):
             if tag not in self.before and self.job.engine.digest(tag):
                 self.job.engine.untag(tag)
+
+
+def _running(checks: Collection[Future[Outcome]]) -> list[Future[Outcome]]:
+    return [check for check in checks if not check.done()]
