@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,13 @@ def test_requirements_become_an_image(own: Own, narrow: Built, engine: Engine) -
     lock, build, run = readme.own_commands()
     for command in (lock, build):
         words = command.replace(readme.OWN, str(own.folder)).split()
-        done = invoke(*words[1:])
+        done = subprocess.run(
+            [sys.executable, "-m", "torch_images", *words[1:]],  # as ./inv, which sets itself up
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
     started = docker(*run.replace("--gpus all", "--network=none").split()[1:])
     assert started.returncode == 0, started.stdout
@@ -85,9 +92,9 @@ def test_requirements_become_an_image(own: Own, narrow: Built, engine: Engine) -
     names = [check["name"] for check in json.loads(report.read_text())["checks"]]
     assert "own/test_app/test_trains" in names
     ours, plain = built.layers, engine.inspect(narrow.digest).layers
-    others = [layer for layer in plain if layer not in ours]
-    assert len(others) < 5, "only the programs and the description differ"
-    assert ours[: len(plain) - len(others)] == plain[: -len(others)]
+    layers = enumerate(zip(ours, plain, strict=False))
+    shared = next(at for at, (mine, theirs) in layers if mine != theirs)
+    assert len(plain) - shared < 5, "only the programs and the description differ"
 
 
 @pytest.mark.slow
