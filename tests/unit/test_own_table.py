@@ -81,6 +81,15 @@ def test_read_table_of_pyproject(tmp_path: Path) -> None:
     assert load(path).name == "app"
 
 
+def test_files_that_are_no_table(tmp_path: Path) -> None:
+    """A pyproject.toml of any folder is read at each start."""
+    written(tmp_path, "tool = 1\n", SHARED)
+    assert find(tmp_path) is None
+    (tmp_path / FILE).write_bytes(b"name = '\xff'")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(tmp_path / FILE)
+
+
 def test_find_nothing(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     written(tmp_path, '[project]\nname = "x"\n', SHARED)
@@ -230,6 +239,13 @@ def test_files_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     own_files(made(tmp_path, files=(("a", "/a"),)), package=False)
     with pytest.raises(TorchImagesError):
         own_files(made(tmp_path, files=(("a", "/a"), ("b", "/b"))), package=False)
+
+
+def test_large_checks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "checks").mkdir()
+    large(tmp_path / "checks/data")
+    with pytest.raises(UsageError, match="256 MB"):
+        own_checks(made(tmp_path, checks="checks"))
 
 
 def test_own_checks(tmp_path: Path) -> None:

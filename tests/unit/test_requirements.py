@@ -141,6 +141,14 @@ def test_source_of_its_own_is_refused(tmp_path: Path) -> None:
         of_project(project(tmp_path, PROJECT + more), LINUX)
 
 
+@pytest.mark.parametrize(
+    "text", ["project = 1", "[tool]\nuv = 1", "[project]\noptional-dependencies = []"]
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(LockError, match="must be a table"):
+        of_project(project(tmp_path, text), LINUX)
+
+
 def test_dynamic_dependencies(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="dynamic"):
         of_project(project(tmp_path, '[project]\nname = "a"\ndynamic = ["dependencies"]\n'), LINUX)

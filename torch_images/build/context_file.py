@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,23 +34,14 @@ def own_files(own: Own, *, package: bool) -> list[ContextFile]:
     Raises UsageError for a file that is missing, or no plain file, or outside the project's folder,
     and for too many bytes.
     """
-    files, room = list[ContextFile](), _MOST
     trees: list[tuple[str, str, tuple[str, ...]]] = [
         (source, f"own/files{target}", _SKIPPED) for source, target in own.files
     ]
     trees += [(".", "own/tree", (*_SKIPPED, *_BUILT))] if package else []
-    for source, target, skipped in trees:
-        for path, name in _walk(own.root, own.root / source, target, skipped):
-            room -= path.stat().st_size
-            if room < 0:
-                raise UsageError(
-                    f"the files of {own.repository} have more than {_MOST / 1e6:.0f} MB: "
-                    f"{shown(str(path.relative_to(own.root)))}",
-                    "mount large files when a container starts, or download them there",
-                )
-            files.append(
-                ContextFile(path=name, data=path.read_bytes(), executable=os.access(path, os.X_OK))
-            )
+    files = [
+        ContextFile(path=name, data=data, executable=os.access(path, os.X_OK))
+        for path, name, data in _read(own, trees)
+    ]
     return sorted(files, key=lambda file: file.path)
 
 
@@ -61,8 +52,28 @@ def own_checks(own: Own) -> dict[str, bytes]:
     """
     if not own.checks:
         return {}
-    files = _walk(own.root, own.root / own.checks, "", _SKIPPED)
-    return {name.removeprefix("/"): path.read_bytes() for path, name in files}
+    files = _read(own, [(own.checks, "", _SKIPPED)])
+    return {name.removeprefix("/"): data for _, name, data in files}
+
+
+def _read(
+    own: Own, trees: Sequence[tuple[str, str, tuple[str, ...]]]
+) -> Iterator[tuple[Path, str, bytes]]:
+    """Each file of some trees, with its path in the context and its content.
+
+    A tree is a path below the project's folder, a path in the context, and what it leaves out.
+    """
+    room = _MOST
+    for source, target, skipped in trees:
+        for path, name in _walk(own.root, own.root / source, target, skipped):
+            room -= path.stat().st_size
+            if room < 0:
+                raise UsageError(
+                    f"the files of {own.repository} have more than {_MOST / 1e6:.0f} MB: "
+                    f"{shown(str(path.relative_to(own.root)))}",
+                    "mount large files when a container starts, or download them there",
+                )
+            yield path, name, path.read_bytes()
 
 
 def _walk(

@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from torch_images.build.own import parts
-from torch_images.build.plan import locked
 from torch_images.cli import verb
 from torch_images.cli.called import called
 from torch_images.cli.options import Options, flag, option
@@ -138,7 +137,6 @@ def lock_own(*, renew: bool) -> verb.Result:
         parts=parts(config, own, lock, verb.ROOT),
         lock=lock,
     )
-    locked(spec, lock)
     text = new.text()
     if before and own.lock.read_text(encoding="utf-8") == text:
         return verb.Result(text=f"{own.lock}: unchanged")

@@ -136,10 +136,11 @@ def _adapter() -> TypeAdapter[Own]:
 def find(folder: Path) -> Path | None:
     """The file of a folder with the table of an image; None without one.
 
-    Raises ConfigError for two of them, and as `table` does.
+    Raises ConfigError for two of them, and for a pyproject.toml that cannot be read.
     """
     shared, own = folder / SHARED, folder / FILE
-    has = shared.is_file() and "torch-images" in _toml(shared).get("tool", {})
+    tools = _toml(shared, _text(shared)).get("tool") if shared.is_file() else None
+    has = isinstance(tools, dict) and "torch-images" in tools
     if has and own.is_file():
         raise ConfigError(
             f"{own} and [tool.torch-images] of {SHARED} exclude each other", "keep one"
@@ -149,7 +150,8 @@ def find(folder: Path) -> Path | None:
 
 def load(file: Path) -> Own:
     """The image that a file of `find` describes. Raises ConfigError, with the line."""
-    text, data = file.read_text(encoding="utf-8"), _toml(file)
+    text = _text(file)
+    data = _toml(file, text)
     table = data["tool"]["torch-images"] if file.name == SHARED else data
     if not isinstance(table, dict):
         raise ConfigError(f"{file.name}: 'tool.torch-images' must be a table")
@@ -177,11 +179,19 @@ def _error(file: Path, text: str, path: list[str | int], problem: str, hint: str
     return ConfigError(f"{file.name}:{line}: {at} {problem}", hint)
 
 
-def _toml(file: Path) -> dict[str, Any]:
-    """The content of a TOML file. Raises ConfigError."""
+def _text(file: Path) -> str:
+    """The text of a TOML file. Raises ConfigError."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file.name} is not valid TOML: {error}") from None
+
+
+def _toml(file: Path, text: str) -> dict[str, Any]:
+    """The content of a TOML file. Raises ConfigError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file.name} is not valid TOML: {error}") from None

@@ -74,7 +74,7 @@ class _Image:
             (deb.version for deb in self.lock.base.debs if deb.name == "python3"),
             f"{self.spec.base.python}.0",
         )
-        full = f"{self.spec.base.python}.{python.split('.')[2].split('-')[0]}" if python else ""
+        full = python.partition("-")[0]
         machine = self.spec.platform.machine
         linux = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
         names = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}

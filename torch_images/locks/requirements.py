@@ -107,7 +107,7 @@ def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
     """The requirements of the project itself, with the extras and groups that the table names."""
     project = _project(own.root)
     required, optional, groups = _dependencies(project)
-    if "dependencies" in project.get("project", {}).get("dynamic", ()):
+    if "dependencies" in _table(project, "project").get("dynamic", ()):
         raise LockError(
             f"the dependencies in {SHARED} are dynamic", "give a lock or a file in pip's format"
         )
@@ -121,7 +121,7 @@ def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
         raise LockError(f"{SHARED} has {shown(str(other))} in a group", "list its requirements")
     text = "\n".join(chosen)
     asked = of_text(text, SHARED, environment, own.root)
-    sources = project.get("tool", {}).get("uv", {}).get("sources", {})
+    sources = _table(project, "tool", "uv", "sources")
     named = {canonicalize_name(one.name) for one in asked.requirements}
     if other := next((name for name in sources if canonicalize_name(name) in named), None):
         raise LockError(
@@ -138,19 +138,19 @@ def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
 
 def is_package(project: Mapping[str, Any]) -> bool:
     """Whether a pyproject.toml is of a package, by uv's rule."""
-    choice = project.get("tool", {}).get("uv", {}).get("package")
+    choice = _table(project, "tool", "uv").get("package")
     return "build-system" in project if choice is None else bool(choice)
 
 
 def build_requirements(own: Own) -> tuple[str, ...]:
     """What the build of the project's own package requires (PEP 518)."""
-    system = _project(own.root).get("build-system", {})
+    system = _table(_project(own.root), "build-system")
     return tuple(system.get("requires", ("setuptools>=40.8.0",)))
 
 
 def package_name(own: Own) -> str:
     """The normalised name of the project's own package."""
-    name = _project(own.root).get("project", {}).get("name")
+    name = _table(_project(own.root), "project").get("name")
     if not isinstance(name, str):
         raise LockError(f"{SHARED} names no project", "add `name` to its table [project]")
     return canonicalize_name(name)
@@ -250,10 +250,21 @@ def _project(root: Path) -> dict[str, Any]:
         raise LockError(f"{SHARED} is not valid TOML: {error}") from None
 
 
-def _dependencies(project: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    table = project.get("project", {})
+def _dependencies(
+    project: Mapping[str, Any],
+) -> tuple[list[Any], Mapping[str, Any], Mapping[str, Any]]:
+    table = _table(project, "project")
     return (
         table.get("dependencies", []),
-        table.get("optional-dependencies", {}),
-        project.get("dependency-groups", {}),
+        _table(table, "optional-dependencies"),
+        _table(project, "dependency-groups"),
     )
+
+
+def _table(data: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The table at a path; {} without one. Raises LockError for anything else there."""
+    for key in path:
+        data = data.get(key, {})
+        if not isinstance(data, dict):
+            raise LockError(f"'{'.'.join(path)}' of {SHARED} must be a table", "correct it")
+    return data

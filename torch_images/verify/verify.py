@@ -202,7 +202,8 @@ def require(report: VerifyReport) -> None:
     first = report.failed[0].message if report.failed else "no check ran"
     raise VerifyError(
         f"{report.id} failed verification: {', '.join(names[:shown])}{more}: {first[:300]}",
-        f"the whole report is build/reports/{report.digest.replace(':', '-')}.json",
+        f"the whole report is build/reports/{report.digest.replace(':', '-')}.json "
+        "(of your own image: in .torch-images)",
     )
 
 
