@@ -69,7 +69,7 @@ def verify(options: Verify) -> verb.Result:
     return verb.Result(
         data={**asdict(proof), "passed": proof.passed},
         text=report.verified(proof) if proof.passed else "",
-        then=partial(require, proof),
+        then=partial(require, proof, workspace),
     )
 
 

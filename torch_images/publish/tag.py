@@ -37,7 +37,7 @@ def tag(job: Job, plan: ImagePlan, report: VerifyReport) -> tuple[str, ...]:
     An image that was not built here, and has one of the tags, keeps a name.
     Raises VerifyError, and tags nothing, unless the report is a pass of exactly this image.
     """
-    require(report)
+    require(report, job.workspace)
     engine = job.engine
     if engine.inspect(plan.candidate).id != report.digest:
         raise VerifyError(f"the report is of {report.digest}, not of {plan.candidate}")

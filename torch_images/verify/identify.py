@@ -62,7 +62,7 @@ def verified_image(
     advice = f"run `invoke verify {image}`"
     if report is None:
         raise VerifyError(f"{image} ({info.id}) was never verified here", advice)
-    require(report)
+    require(report, workspace)
     if report.suite != suite_hash(workspace.root, claim(config, plan)):
         raise VerifyError(f"{image} ({info.id}) was verified by other checks than today's", advice)
     return VerifiedImage(plan=plan, info=info, report=report)

@@ -192,7 +192,7 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def require(report: VerifyReport) -> None:
+def require(report: VerifyReport, workspace: Workspace) -> None:
     """Raise VerifyError with the failed checks, unless the report is a pass."""
     if report.passed:
         return
@@ -200,10 +200,12 @@ def require(report: VerifyReport) -> None:
     shown = 5
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     first = report.failed[0].message if report.failed else "no check ran"
+    path, here = report_path(workspace, report.digest), Path.cwd()
+    # Short, since the line of an error is cut at its length.
+    path = path.relative_to(here) if path.is_relative_to(here) else path
     raise VerifyError(
         f"{report.id} failed verification: {', '.join(names[:shown])}{more}: {first[:300]}",
-        f"the whole report is build/reports/{report.digest.replace(':', '-')}.json "
-        "(of your own image: in .torch-images)",
+        f"the whole report is {path}",
     )
 
 
