@@ -155,3 +155,55 @@ for name in ("efficient", "flash"):
     print(ring._templated_ring_attention_backward(None, 2, op, out=ring.Tensor("out ")))
 """
     assert run(tmp_path, program) == ("out tct\nout \n", "")
+
+
+# torch's builder of extensions, as far as it is changed: what it writes for ninja, and without ninja.
+BUILDER = """
+def _write_ninja_file(path, cflags, post_cflags, **more):
+    print("ninja", cflags, post_cflags, more)
+def _write_ninja_file_to_build_library(path):
+    return ["-fPIC", "-std={default}"]
+class BuildExtension:
+    def build_extensions(self):
+        self.compiler._compile("a.o", "a.cpp", ".cpp", ["-std=c++17"], ["-O2", "-std=c++14"], [])
+"""
+USE = """
+from types import SimpleNamespace
+from torch.utils import cpp_extension as builder
+builder._write_ninja_file("f", ["-std=c++17"], None, cuda_post_cflags=["-std", "gnu++17", "c++17"])
+extension = builder.BuildExtension()
+extension.compiler = SimpleNamespace(_compile=lambda *args: print("one", *args))
+extension.build_extensions()
+"""
+
+
+def use_builder(folder: Path, default: str, **environ: str) -> tuple[str, str]:
+    (folder / "torch/utils").mkdir(parents=True)
+    (folder / "torch/__init__.py").write_text(TORCH)
+    (folder / "torch/utils/__init__.py").touch()
+    (folder / "torch/utils/cpp_extension.py").write_text(BUILDER.format(default=default))
+    return run(folder, USE, **environ)
+
+
+def test_extensions_are_compiled_as_cxx20(tmp_path: Path) -> None:
+    """Where torch's headers need that, by ninja and without, and nvcc gets one standard."""
+    output, errors = use_builder(tmp_path, "c++20")
+    assert output.splitlines() == [
+        "ninja ['-std=c++20'] None {'cuda_post_cflags': ['-std', 'gnu++20', 'c++17']}",
+        "one a.o a.cpp .cpp ['-std=c++20'] ['-O2', '-std=c++20'] []",
+    ]
+    assert errors.count("\n") == 1
+    assert "TORCH_IMAGE_CXX20" in errors
+
+
+@pytest.mark.parametrize(
+    ("default", "environ"),
+    [("c++17", {}), ("c++20", {"TORCH_IMAGE_CXX20": "off"})],
+    ids=["an older torch", "switched off"],
+)
+def test_extensions_keep_their_standard(
+    tmp_path: Path, default: str, environ: dict[str, str]
+) -> None:
+    output, errors = use_builder(tmp_path, default, **environ)
+    assert "20" not in output
+    assert errors == ""

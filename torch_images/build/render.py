@@ -45,7 +45,8 @@ CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # programs that run at every start
 WORKSPACE = "/workspace"  # where containers start, unless a variant says otherwise
 # What users set to change a start, and sudo keeps beside the image's own variables.
-OPTIONS = ("CUDA_COMPAT", *(f"TORCH_IMAGE_{n}" for n in ("ATTENTION", "GEMM", "PROFILE", "TF32")))
+_SWITCHES = ("ATTENTION", "CXX20", "GEMM", "PROFILE", "TF32")
+OPTIONS = ("CUDA_COMPAT", *(f"TORCH_IMAGE_{name}" for name in _SWITCHES))
 
 # What programs of images import of this package, by their folder.
 SHARED = {

@@ -2,8 +2,9 @@
 
 The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. `prepare`
 runs before torch's own code, `activate` at the end of `import torch`; after torch's ring attention
-was imported, `mend_ring` does. torch's own way, an entry point of the group "torch.backends", needs
-an installed distribution, which `pip freeze` would name in every image.
+was imported, `mend_ring` does, and after its builder of extensions `compile_as_cxx20`. torch's own
+way, an entry point of the group "torch.backends", needs an installed distribution, which `pip
+freeze` would name in every image.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MATMUL = ("cuda", "matmul")
 RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+BUILDER = "torch.utils.cpp_extension"
 _FINDERS: list[Any] = sys.meta_path
 
 
@@ -31,7 +33,11 @@ class _Finder:
 
     def __init__(self) -> None:
         self.asking: set[int] = set()
-        self.waiting: dict[str, Callable[[Any], None]] = {"torch": activate, RING: mend_ring}
+        self.waiting: dict[str, Callable[[Any], None]] = {
+            "torch": activate,
+            RING: mend_ring,
+            BUILDER: compile_as_cxx20,
+        }
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
         if name not in self.waiting or get_ident() in self.asking:
@@ -75,7 +81,7 @@ class _Loader:
 
 
 def at_start() -> None:
-    """Have `activate` and `mend_ring` called at the end of their modules' imports."""
+    """Have each step called at the end of its module's import."""
     if not any(isinstance(finder, _Finder) for finder in _FINDERS):  # lib64 is lib once more
         _FINDERS.insert(0, _Finder())
 
@@ -135,6 +141,16 @@ def mend_ring(ring: Any) -> None:
         return real(group, seq_dim, with_rows if efficient else op, *args, **kwargs)
 
     ring._templated_ring_attention_backward = backward
+
+
+def compile_as_cxx20(builder: Any) -> None:
+    """Compile extensions as C++20 where torch's headers need it. No failure may stop the import."""
+    try:
+        from _torch_images import cxx
+
+        cxx.lift(builder)
+    except Exception as error:  # noqa: BLE001  an extension that asks for C++20 still compiles
+        print(f"torch-images: C++17 stays C++17: {error}", file=sys.stderr)
 
 
 def prefer_tf32(c: Any) -> None:

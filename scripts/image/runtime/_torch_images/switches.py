@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from _torch_images.account import shown
 
 PROFILE, TF32, QUIET = "TORCH_IMAGE_PROFILE", "TORCH_IMAGE_TF32", "TORCH_IMAGE_QUIET"
+CXX20 = "TORCH_IMAGE_CXX20"
 WORDS = {
     **dict.fromkeys(("1", "on", "true", "yes"), True),
     **dict.fromkeys(("0", "off", "false", "no"), False),
 }
-DEFAULTS = {PROFILE: True, TF32: False, QUIET: False}  # of a value that says neither
+DEFAULTS = {PROFILE: True, TF32: False, QUIET: False, CXX20: True}  # of a value that says neither
 
 
 def is_on(environ: Mapping[str, str], name: str) -> bool:

@@ -1,0 +1,72 @@
+"""C++20 for extensions that ask for an older standard, where torch's own headers refuse that.
+
+torch 2.14 does not compile as C++17, which flash-attn, causal-conv1d and mamba-ssm ask for. This
+changes the options that torch's builder of extensions gives to g++ and nvcc, and nothing else that
+compiles. nvcc refuses two standards, so the option is replaced.
+"""
+
+import os
+import re
+import sys
+
+from _torch_images import switches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_OLDER = re.compile(r"((?:--?std=)?(?:c|gnu)\+\+)(?:0x|11|1y|14|1z|17)")
+_NAMES = ("-std", "--std")  # nvcc takes the standard as a word of its own, too
+
+
+def lift(builder: "Any") -> None:
+    """Have torch.utils.cpp_extension compile as C++20, if it does so where no standard is given."""
+    write: Any = builder._write_ninja_file
+    build: Any = builder.BuildExtension.build_extensions
+    default = builder._write_ninja_file_to_build_library.__code__.co_consts
+    if "c++20" not in repr(default) or not switches.is_on(os.environ, switches.CXX20):
+        return
+
+    def write_ninja_file(*args: "Any", **kwargs: "Any") -> "Any":
+        return write(*map(lifted, args), **{name: lifted(value) for name, value in kwargs.items()})
+
+    def build_extensions(self: "Any") -> "Any":
+        compile_one = self.compiler._compile  # without ninja
+
+        def compile_lifted(*args: "Any") -> "Any":
+            return compile_one(*map(lifted, args))
+
+        self.compiler._compile = compile_lifted
+        return build(self)
+
+    builder._write_ninja_file = write_ninja_file
+    builder.BuildExtension.build_extensions = build_extensions
+
+
+def lifted(flags: "Any") -> "Any":
+    """Options of a compiler with C++20 in place of an older standard; anything else unchanged."""
+    if not isinstance(flags, list):
+        return flags
+    new = []
+    for at, flag in enumerate(flags):
+        match = _OLDER.fullmatch(flag) if isinstance(flag, str) else None
+        named = bool(match) and ("=" in flag or (at > 0 and flags[at - 1] in _NAMES))
+        new.append(f"{match[1]}20" if match and named else flag)
+    if new != flags:
+        _say(next(old for old, ours in zip(flags, new, strict=True) if old != ours))
+    return new
+
+
+def _say(flag: str) -> None:
+    """Say once what was replaced."""
+    if _said:
+        return
+    _said.append(flag)
+    print(
+        f"torch-images: {flag} is C++20 here, because torch's headers need it; "
+        f"{switches.CXX20}=off leaves it",
+        file=sys.stderr,
+    )
+
+
+_said: list[str] = []
