@@ -12,10 +12,11 @@ import facts
 import pytest
 
 from tests.scripts import load
-from torch_images.build.limits import limits
+from torch_images.build.limits import lacks, limits
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
+from torch_images.config.lock_requests import variant_inputs
 from torch_images.config.types import Config
 from torch_images.inside.decision import Choice, Device, Host, Probe, Release
 from torch_images.verify.verify import claim
@@ -86,3 +87,22 @@ def test_doctor_reports_limits_of_its_gpus(
     text, _, report = capsys.readouterr().out.partition("{")
     assert [line for line in text.splitlines() if line in ("one", "two")] == lines
     assert json.loads("{" + report)["limits"] == lines
+
+
+def test_variant_without_nvcc_for_one_cuda_version(config: Config) -> None:
+    """It has everything else, and its label and `pick` say so."""
+    variants = tuple(
+        dataclasses.replace(v, no_toolkit=("13.0",)) if v.name == "pod" else v
+        for v in config.variants
+    )
+    changed = dataclasses.replace(config, variants=variants)
+    spec, whole = image(changed, variant="pod"), image(config, variant="pod")
+    assert (spec.variant.cuda_home, whole.variant.cuda_home) == ("", "/usr/local/cuda")
+    assert spec.description.endswith(", without nvcc")
+    assert "nvcc" in lacks(spec)[0]
+    assert lacks(whole) == ()
+    wheels, _ = variant_inputs(changed, spec)
+    assert wheels
+    assert not any(word.startswith("cuda-toolkit") for word in wheels.request)
+    other = choose(changed, cuda="12.8", variant="pod", base="bookworm", platform="linux/amd64")
+    assert other.variant.cuda_home

@@ -39,6 +39,13 @@ def limits(spec: ImageSpec) -> dict[str, list[str]]:
     }
 
 
+def lacks(spec: ImageSpec) -> tuple[str, ...]:
+    """A line for each program that images of the variant have for other CUDA versions only."""
+    if spec.cuda.version not in spec.variant.no_toolkit:
+        return ()
+    return (f"it has no nvcc: only NVIDIA's archive has the compiler of CUDA {spec.cuda.version}",)
+
+
 def _line(library: str, arch: str, torch: str) -> str:
     if library != _MAGMA:
         return f"{library} has no code for {arch}: what torch does with it fails there"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
+from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.tags import floating
@@ -106,11 +107,20 @@ def _variants(config: Config) -> str:
     """A row for each variant of the catalogue: what it holds, and for which CUDA versions."""
     specs = matrix(config)
     rows = [
-        (f"`{variant.name}`", variant.description, ", ".join(versions))
+        (f"`{variant.name}`", variant.description, ", ".join(_served(variant, versions)))
         for variant in config.variants
-        if (versions := dict.fromkeys(s.cuda.version for s in specs if s.variant == variant))
+        if (
+            versions := dict.fromkeys(
+                s.cuda.version for s in specs if s.variant.name == variant.name
+            )
+        )
     ]
     return _text(["Variant", "Contents", "In the catalogue for CUDA"], rows)
+
+
+def _served(variant: Variant, versions: Iterable[str]) -> Iterator[str]:
+    for version in versions:
+        yield f"{version} (without nvcc)" if version in variant.no_toolkit else version
 
 
 def _extras(config: Config) -> str:

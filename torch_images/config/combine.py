@@ -50,6 +50,7 @@ def combine(config: Config, axes: Mapping[str, str]) -> ImageSpec:
     source = value("source", config.sources, given.get("source", defaults.source))
     base = value("base", config.bases, given.get("base", cuda.base))
     variant = value("variant", config.variants, given.get("variant", defaults.variant))
+    variant = variant.of(cuda.version)
     own = default_platform(config).name
     platform = value("platform", config.platforms, given.get("platform", own))
     architectures = _architectures(config, arch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -116,6 +116,7 @@ class Variant(Section, keys={"name": NAME}):
     `wheels`: requirements of wheels.
     `extras`: the groups of wheels that it has.
     `cuda_home`: the folder of CUDA's toolkit, such as "/usr/local/cuda"; "" for none.
+    `no_toolkit`: the CUDA versions for which it has none all the same.
     `command`: the program that its containers run.
     `folder`: the folder that they start in; "" for the image's default.
     `ports`: the TCP ports that they offer.
@@ -127,9 +128,14 @@ class Variant(Section, keys={"name": NAME}):
     wheels: fields.Requirements = ()
     extras: tuple[Annotated[Extra, entry("extra")], ...] = ()
     cuda_home: fields.Folder = ""
+    no_toolkit: Annotated[tuple[fields.CudaName, ...], FILLED] = ()
     command: Annotated[str, matches(r"[a-z][a-z0-9-]*", "a command")] = "torch-info"
     folder: fields.Folder = ""
     ports: tuple[fields.Port, ...] = ()
+
+    def of(self, cuda: str) -> Variant:
+        """The variant in images of a CUDA version."""
+        return replace(self, cuda_home="") if cuda in self.no_toolkit else self
 
     @property
     def adds(self) -> bool:

@@ -137,6 +137,7 @@ class ImageSpec:
         name = f"{self.own.repository}: " if self.own else ""
         alone = "" if self.whole else f", compute capability {' and '.join(self.arches)} alone"
         compat = ", with NVIDIA's compat library" if self.compat else ""
+        compat += ", without nvcc" if self.cuda.version in self.variant.no_toolkit else ""
         return f"{name}PyTorch {self.torch} for CUDA {self.cuda.version}{alone}{compat}"
 
     @property

@@ -102,7 +102,11 @@ def _removals(config: Config) -> Iterator[Problem]:
 
 def _toolkits(config: Config) -> Iterator[Problem]:
     """An image needs a compiler if it has a toolkit or a compiled source."""
-    needing = [("variant", v.name, config.names("cuda")) for v in config.variants if v.cuda_home]
+    needing = [
+        ("variant", v.name, tuple(c for c in config.names("cuda") if c not in v.no_toolkit))
+        for v in config.variants
+        if v.cuda_home
+    ]
     needing += [("source", s.name, tuple(dict(s.beside))) for s in config.sources if s.compiled]
     for axis, name, versions in needing:
         for cuda in config.cudas:

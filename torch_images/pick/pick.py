@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from torch_images.build.limits import limits
+from torch_images.build.limits import lacks, limits
 from torch_images.config.choose import choose
 from torch_images.config.combine import value
 from torch_images.config.image import ImageSpec, options, short
@@ -39,7 +39,8 @@ class Suggestion:
     its identifier. `locked`: whether it can be built without `invoke lock`.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
     compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
-    words whether the image was built and verified. `limits`: what fails on this GPU, or "".
+    words whether the image was built and verified. `limits`: what fails on this GPU,
+    or is not in the image; "" for nothing.
     """
 
     works: bool
@@ -103,7 +104,10 @@ def pick(
             torch=spec.torch,
             limits="; ".join(
                 dict.fromkeys(
-                    text for a in gpu.architectures for text in limits(spec).get(a.name, ())
+                    (
+                        *(t for a in gpu.architectures for t in limits(spec).get(a.name, ())),
+                        *lacks(spec),
+                    )
                 )
             ),
             proof=state(spec).words,
