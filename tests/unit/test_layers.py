@@ -271,8 +271,8 @@ def _no_file(files: dict[str, bytes]) -> None:
     ("change", "problem"),
     [
         (_other, r"two 1\.0 is not the locked file: expected sha256:"),
-        (_no_page, r"a locked wheel is not in the package index \(two-1\.0-"),
-        (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
+        (_no_page, r"a locked file is not in the package index \(two-1\.0-"),
+        (_no_file, r"a locked file is not in the package index \(two-1\.0-"),
     ],
 )
 def test_making_leaves_nothing_of_another_wheel(

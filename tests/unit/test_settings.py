@@ -70,9 +70,9 @@ def test_source_build_hash_depends_on_options_and_features() -> None:
         ("13.0", LACKING, (), "images.yaml pins no e for torch 2.12.0"),
         ("13.0", Release(version="2.10.1"), (), None),  # built without it
         ("13.0", None, (), "the wheels of e are compiled for published releases of torch"),
-        ("13.0", RELEASE, ("9.0", "12.0"), "the wheels of e have code for 9.0, 8.0 only"),
+        ("13.0", RELEASE, ("9.0", "12.0"), "e has wheels with code for 9.0, 8.0 only"),
         ("13.0", RELEASE, ("8.6", "8.9"), None),  # they run code for 8.0
-        ("13.0", RELEASE, ("7.5",), "the wheels of e have code for 9.0, 8.0 only"),
+        ("13.0", RELEASE, ("7.5",), "e has wheels with code for 9.0, 8.0 only"),
     ],
 )
 def test_extra_refusal(

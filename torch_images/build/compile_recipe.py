@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from torch_images.arch import Capability
+from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
-from torch_images.config.types import Removal, Source
+from torch_images.config.types import Config, Source
 from torch_images.locks.image_lock import ImageLock
 
 CUDA_HOME = "/usr/local/cuda"  # in compile stages, whatever the variant's is
@@ -14,15 +15,8 @@ LAUNCHER = "/run/source/compile"
 WORK = "/src"
 
 
-def recipes(
-    spec: ImageSpec, lock: ImageLock, removals: Iterable[Removal] = ()
-) -> dict[str, dict[str, Any]]:
-    """The recipes of an image by the name of the wheel; {} for published wheels.
-
-    `removals` are those of images.yaml.
-    """
-    if not lock.sources:
-        return {}
+def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
+    """The recipes of an image by the name of the wheel; {} for published wheels."""
     make = {"torch": _torch, "triton": _triton}
     compiled = {
         tree.name: {
@@ -33,10 +27,12 @@ def recipes(
             "arches": ";".join(spec.arches),
             **make[tree.name](spec, lock),
         }
-        for tree in lock.sources.trees
+        for tree in lock.trees
     }
+    extras = {extra.package: extra for extra in config.extras if extra.source}
+    compiled |= {sdist.name: _extra(spec, extras[sdist.name]) for sdist in lock.sdists}
     applied = [
-        r for r in removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
+        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
     for name, recipe in compiled.items():
         recipe["removals"] = {
@@ -44,6 +40,35 @@ def recipes(
             "symbols": [glob for r in applied if name in r.wheels for glob in r.symbols],
         }
     return compiled
+
+
+def _extra(spec: ImageSpec, extra: Extra) -> dict[str, Any]:
+    """The recipe of an extra, which torch's own builder of extensions compiles."""
+    arches = extra.targets(spec.arches)
+    codes = (Capability.parse(arch).sm.removeprefix("sm") for arch in arches)
+    gencode = " ".join(f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes)
+    return {
+        "version": extra.source.partition("==")[2],
+        "commit": "",
+        "cuda": spec.cuda.version,
+        "cuda_home": CUDA_HOME,
+        "arches": ";".join(arches),
+        "features": [],
+        "needs": {},
+        "options": [],
+        "environment": {
+            **dict(extra.options),
+            "CUDA_HOME": CUDA_HOME,
+            "GENCODE": gencode,
+            "TORCH_CUDA_ARCH_LIST": ";".join(arches),
+        },
+        "archives": {},
+        "programs": {},
+        "headers": [],
+        "tools": list(_programs(spec)),
+        "keeps_commit": False,
+        "searches": True,
+    }
 
 
 def flags(source: Source, features: tuple[str, ...]) -> dict[str, str]:

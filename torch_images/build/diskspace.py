@@ -58,7 +58,7 @@ def disk_needed(config: Config, images: Sequence[LockedImage], cached: Collectio
     size += _BASE * _bytes(deb for lock in bare for deb in lock.base.debs)
     size += _STEPS * len({(lock.base.digest, lock.all_wheels) for lock in locks}) + _TOOLS
     for image in images:
-        if image.lock.sources:
+        if image.lock.trees:
             size += _COMPILING + _PER_ARCH * (len(image.spec.architectures) - 1)
     return int(size)
 

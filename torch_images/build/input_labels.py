@@ -19,7 +19,6 @@ _LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
 def input_labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     """All labels but those with the hash of the inputs, and those that only a build knows."""
-    trees = lock.sources.trees if lock.sources else ()
     return {
         f"{STANDARD}.title": spec.repository,
         f"{STANDARD}.description": spec.description,
@@ -31,7 +30,7 @@ def input_labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, 
         f"{OURS}.triton": lock.triton,
         f"{OURS}.python": spec.base.python,
         f"{OURS}.arches": " ".join(_arches(spec)),
-        **{f"{OURS}.{tree.name}.commit": tree.commit for tree in trees},
+        **{f"{OURS}.{tree.name}.commit": tree.commit for tree in lock.trees},
         f"{OURS}.source": spec.source.name,
         f"{OURS}.variant": spec.variant.name,
         f"{OURS}.compat": lock.compat_version or NONE,

@@ -16,7 +16,7 @@ from torch_images.config.lock_requests import base_input
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.fetch.compat import prepare as prepare_compat
-from torch_images.fetch.toolchain import archive_folder
+from torch_images.fetch.toolchain import archive_folder, sdist_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
@@ -60,6 +60,7 @@ class Preparer:
         self.debs = cache(bases.debs)
         self.compat = cache(partial(prepare_compat, job.config.compat, **where))
         self.sources = cache(partial(prepare_sources, run=job.run, **where))
+        self.sdists = cache(partial(sdist_folder, **where))
         self.toolkit = cache(partial(archive_folder, **where))
 
     def first(self, images: Sequence[LockedImage]) -> None:
@@ -67,8 +68,10 @@ class Preparer:
         for lock in (image.lock for image in images):
             if lock.compat:
                 self.compat(lock.compat)
-            if lock.sources:
+            if lock.sources and lock.trees:
                 self.sources(lock.sources)
+            if lock.sources and lock.sdists:
+                self.sdists(lock.sources)
             if lock.toolkit:
                 self.toolkit(lock.toolkit)
 
@@ -97,7 +100,7 @@ class Preparer:
                             n: [layers[p] for p in ps] for n, ps in plans[image.target].items()
                         },
                         base=layouts[image.lock.base.digest],
-                        compiles=bool(image.lock.sources),
+                        compiles=bool(image.lock.trees),
                     )
                     for image in images
                 }
@@ -120,10 +123,12 @@ class Preparer:
             contexts["tool-debs"] = str(self.debs(spec.base, lock.tool_debs))
         if lock.toolkit:
             contexts["toolkit"] = str(self.toolkit(lock.toolkit))
-        if lock.sources:
+        if lock.sources and lock.trees:
             ready = self.sources(lock.sources)
             contexts |= {f"{name}-tree": str(path.parent) for name, path in ready.trees.items()}
             contexts["archives"] = str(ready.archives)
+        if lock.sources and lock.sdists:
+            contexts["sdists"] = str(self.sdists(lock.sources))
         return Parts(base=base, contexts=contexts, compat_note=note)
 
     def _native(self, spec: ImageSpec, debs: DebLock, own: ReadyBase) -> ReadyBase:

@@ -97,7 +97,7 @@ def render(
 
     Compiling gets the network only with `shared_cache`: a compile cache shared with other builders.
     """
-    compiled = recipes(spec, lock, config.removals)
+    compiled = recipes(config, spec, lock)
     facts = dockerfile_facts(config, spec, lock)
     facts["source"] = _source(spec, lock, shared_cache=shared_cache)
     dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
@@ -198,7 +198,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         if lock.compat
         else None,
         "variant": _variant(spec, lock),
-        "own": _own(spec.own, lock) if spec.own else None,
+        "own": _own(spec, spec.own, lock) if spec.own else None,
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
         "environment": tuple(environment(spec, lock).items()),
@@ -219,6 +219,7 @@ def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str
     return {
         "packages": _packages(lock, lock.tool_debs),
         "tools": _wheels(lock, "source", "What compiles", lock.tools),
+        "below": "libraries" if lock.trees else "environment",
         "cuda_home": CUDA_HOME,
         "headers": spec.source.headers,
         "trees": tuple(
@@ -226,7 +227,15 @@ def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str
                 "name": tree.name,
                 "contents": f"{lock.compiled[tree.name]}, from {tree.repository} at {tree.commit}.",
             }
-            for tree in lock.sources.trees
+            for tree in lock.trees
+        )
+        + tuple(
+            {
+                "name": sdist.name,
+                "contents": f"{sdist.version}, from {sdist.filename}, sha256:{sdist.sha256}.",
+                "file": sdist.filename,
+            }
+            for sdist in lock.sdists
         ),
         "network": "default" if shared_cache else "none",
     }
@@ -264,6 +273,7 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
         "wheels": _wheels(lock, "variant", "What the variant adds", wheels)
         if wheels and wheels.wheels
         else None,
+        "compiled": [extra.package for extra in spec.variant.sources],
         "cuda_home": spec.variant.cuda_home,
         "unpacked": [
             {
@@ -278,8 +288,9 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
+def _own(spec: ImageSpec, own: Own, lock: ImageLock) -> dict[str, Any]:
     """The variables of what a user's project adds."""
+    already = {extra.package for extra in spec.variant.sources}
     debs, wheels, build = lock.own_debs, lock.own_wheels, lock.own_build
     return {
         "packages": _packages(lock, debs) if debs and debs.debs else "",
@@ -287,6 +298,7 @@ def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
         if wheels and wheels.wheels
         else None,
         "build": _wheels(lock, "own-build", "What builds it", build) if build else None,
+        "compiled": [sdist.name for sdist in lock.sdists if sdist.name not in already],
         "roots": sorted({f"/{target.split('/')[1]}" for _, target in own.files}),
     }
 

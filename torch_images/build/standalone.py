@@ -60,8 +60,8 @@ def check_standalone(image: LockedImage) -> None:
         )
     if image.lock.sources:
         raise UsageError(
-            f"source {spec.source.name} is compiled, which a standalone folder cannot do",
-            "use an image of source wheel",
+            f"{spec.id} is compiled in part, which a standalone folder cannot do",
+            "build it with `invoke build`",
         )
 
 

@@ -23,13 +23,15 @@ class Supply:
 def supplies(lock: ImageLock) -> tuple[Supply, ...]:
     """All supplies of an image's Dockerfile."""
     contexts = {"parent": "wheels as layers on the base, see the stage `environment`"}
-    if lock.sources:
+    if lock.sources and lock.trees:
         contexts["libraries"] = "the CUDA libraries as layers on the base"
         contexts |= {
             f"{tree.name}-tree": f"the tree {tree.repository}, see the stage `compile-{tree.name}`"
-            for tree in lock.sources.trees
+            for tree in lock.trees
         }
         contexts["archives"] = f"what the trees would download, locks/{lock.sources.name}.json"
+    if lock.sources and lock.sdists:
+        contexts["sdists"] = f"what is compiled for torch, locks/{lock.sources.name}.json"
     if lock.tool_debs:
         contexts["tool-debs"] = f"packages for compiling, locks/{lock.tool_debs.name}.json"
     if lock.toolkit:

@@ -75,13 +75,15 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         return []
     count = len(spec.arches)
     jobs = choose(builder, count, jobs=options.jobs)
+    features = f", with {' '.join(spec.features)}" if lock.trees else ""
     return [
         *(
             f"compiles {tree.name} {lock.compiled[tree.name]} from {tree.repository} at "
             f"{tree.commit}"
-            for tree in reversed(lock.sources.trees)
+            for tree in reversed(lock.trees)
         ),
-        f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
+        *(f"compiles {sdist.name} {sdist.version} from {sdist.filename}" for sdist in lock.sdists),
+        f"for {';'.join(spec.arches)}{features}",
         (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"

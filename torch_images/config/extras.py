@@ -21,7 +21,8 @@ def _for_all(value: Any, info: ValidationInfo) -> Any:
 
 
 _Torch = Annotated[str, matches(r"[0-9]+\.[0-9]+(?:\.[0-9a-z.]+)?", "a torch like 2.14 or 2.14.1")]
-_Exact = tuple[Annotated[str, matches(r"[a-z0-9-]+==[0-9a-z.+!]+", "an exact requirement")], ...]
+_EXACT = r"[a-z0-9-]+==[0-9a-z.+!]+"
+_Exact = tuple[Annotated[str, matches(_EXACT, "an exact requirement")], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,10 @@ class Extra(Section, keys={"name": NAME}):
     `conflicts`: the names of extras that exclude it, each with the reason.
     `environment`: name and value of each variable that images with it set; not one that every
         image sets.
+    `source`: the exact requirement whose source distribution a build compiles for the image's torch
+        and architectures, such as "flash-attn==2.8.3"; "" for none. `wheels` are then what it
+        requires, and `arches` what it can be compiled for.
+    `options`: name and value of each variable that its build reads.
     """
 
     name: fields.Name
@@ -76,9 +81,18 @@ class Extra(Section, keys={"name": NAME}):
         ),
         FILLED,
     ] = ()
+    source: Annotated[str, matches(_EXACT, "an exact requirement")] = ""
+    options: Annotated[fields.Pairs, pairs(fields.Variable, str), FILLED] = ()
+
+    @property
+    def package(self) -> str:
+        """The name of the package that is compiled; "" if none is."""
+        return self.source.partition("==")[0]
 
     def pinned(self, torch: str) -> tuple[str, ...] | None:
         """The pins for a release of torch; None if it is not listed."""
+        if self.source:
+            return (self.source,)
         pins = dict(self.pins)
         return pins.get(torch, pins.get(".".join(torch.split(".")[:2])))
 
@@ -96,15 +110,23 @@ class Extra(Section, keys={"name": NAME}):
         """
         if not self.pins and cuda not in dict(self.wheels):
             return f"{self.name} has no wheels for CUDA {cuda}"
-        if self.pins and release is None:
+        if (self.pins or self.source) and release is None:
             return f"the wheels of {self.name} are compiled for published releases of torch"
         if self.pins and release and self.pinned(release.version) is None:
             return f"images.yaml pins no {self.name} for torch {release.version}"
         code = [Capability.parse(arch) for arch in self.arches]
         images = [Capability.parse(arch) for arch in arches]
         if code and not all(any(image.runs(c) for c in code) for image in images):
-            return f"the wheels of {self.name} have code for {', '.join(self.arches)} only"
+            what = "is compiled" if self.source else "has wheels with code"
+            return f"{self.name} {what} for {', '.join(self.arches)} only"
         return None
+
+    def targets(self, arches: tuple[str, ...]) -> tuple[str, ...]:
+        """The architectures to compile it for, so that GPUs of `arches` run it."""
+        code = [Capability.parse(arch) for arch in self.arches]
+        images = [Capability.parse(arch) for arch in arches]
+        best = {max(c for c in code if image.runs(c)) for image in images} if code else {*images}
+        return tuple(map(str, sorted(best)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +183,11 @@ class Variant(Section, keys={"name": NAME}):
     def replaces(self) -> tuple[str, ...]:
         """The packages of the plain image that it needs in another version."""
         return tuple(sorted({name for extra in self.extras for name in extra.replaces}))
+
+    @property
+    def sources(self) -> tuple[Extra, ...]:
+        """The extras that a build compiles."""
+        return tuple(extra for extra in self.extras if extra.source)
 
     @property
     def unpacked(self) -> tuple[Extra, ...]:

@@ -44,6 +44,11 @@ class ImageSpec:
         return not self.whole and not self.source.compiled
 
     @property
+    def compiles(self) -> bool:
+        """Whether its build compiles torch, or an extra for it."""
+        return self.source.compiled or bool(self.variant.sources)
+
+    @property
     def arch_name(self) -> str:
         """The part of the identifier: "sm120", several as "sm90_sm120"; "" for a whole image."""
         return "" if self.whole else "_".join(a.capability.sm for a in self.architectures)

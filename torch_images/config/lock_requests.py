@@ -101,7 +101,7 @@ class CompatRequest(LockRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRequest(LockRequest):
-    """The trees of a source."""
+    """What a build compiles: the trees of a source, or the distributions of a variant's extras."""
 
     source: Source
 
@@ -229,12 +229,12 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[WheelRequest, ...]:
 
 
 def tools_inputs(config: Config, spec: ImageSpec) -> tuple[WheelRequest | None, BaseRequest | None]:
-    """The locks of the wheels and packages for compiling a source; None for published wheels.
+    """The locks of the wheels and packages for compiling; None for an image that compiles nothing.
 
     Each also contains everything of the plain image, like the locks of a variant.
     """
     source, base = spec.source, spec.base
-    if not source.compiled:
+    if not spec.compiles:
         return None, None
     plain, debs = wheel_input(config, spec), base_input(spec)
     wheels = (*plain.request, *source.wheels, *_toolkit(spec.cuda))
@@ -247,19 +247,23 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[WheelRequest | None, 
 
 
 def source_input(spec: ImageSpec) -> SourceRequest | None:
-    """The lock of the trees to compile; None for published wheels."""
-    source = spec.source
+    """The lock of what is compiled; None if nothing is."""
+    source, extras = spec.source, spec.variant.sources
     trees = (("torch", source.torch), ("triton", source.triton))
     words = tuple(f"{name}@{tree.commit}" for name, tree in trees if tree)
-    if not words:
+    if not spec.compiles:
         return None
-    return SourceRequest(name=f"source-{source.name}", request=_request(words), source=source)
+    return SourceRequest(
+        name=f"source-{spec.variant.name if extras else source.name}",
+        request=_request((*words, *(extra.source for extra in extras))),
+        source=source,
+    )
 
 
 def toolkit_input(config: Config, spec: ImageSpec) -> ToolkitRequest | None:
     """The lock of NVIDIA's compiler; None if none is needed, or it comes as wheels."""
     cuda = spec.cuda
-    if not cuda.archives or not (spec.variant.cuda_home or spec.source.compiled):
+    if not cuda.archives or not (spec.variant.cuda_home or spec.compiles):
         return None
     words = (f"cuda=={cuda.release}", *cuda.archives)
     return ToolkitRequest(

@@ -48,8 +48,8 @@ class Source(Section, keys={"name": NAME}):
     `name`, `description`: such as "fork", and a sentence for people.
     `torch`, `triton`: the trees to compile; None for a published wheel. Triton may be published
         while torch is compiled.
-    `packages`: Debian packages for compiling, besides the image's own.
-    `wheels`: requirements of wheels for compiling. The image gets neither of these.
+    `packages`: Debian packages for compiling torch, or extras for it, besides the image's own.
+    `wheels`: requirements of wheels for that. The image gets neither of these.
     `torch_options`, `triton_options`: name and value of each build option.
     `features`: those that a compiled torch must have; `without`: those that its build disables.
     `headers`: folders of the wheels, relative to site-packages, whose headers are compiled with.

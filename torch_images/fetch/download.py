@@ -21,7 +21,7 @@ from torch_images.host.network import Network, cause
 from torch_images.host.web import FILE, Session
 from torch_images.host.workers import check_broken_off, workers
 from torch_images.locks.debs import DebLock, LockedDeb
-from torch_images.locks.sources import LockedArchive
+from torch_images.locks.sources import LockedArchive, LockedSdist
 from torch_images.locks.wheels import LockedWheel
 
 # Some servers answer 403 for a missing file. So do proxies that refuse everything; apt, which runs
@@ -30,7 +30,7 @@ _GONE = (403, 404, 410)
 _CONNECTIONS = 16
 
 
-Pinned = LockedDeb | LockedArchive | LockedWheel
+Pinned = LockedDeb | LockedArchive | LockedSdist | LockedWheel
 
 
 def fetch(

@@ -1,6 +1,6 @@
-"""Package indexes: look up a locked wheel, and fetch it.
+"""Package indexes: look up a locked wheel or source distribution, and fetch it.
 
-pypi-simple reads an index (PEP 503, PEP 691). A wheel is looked up in the index that its lock
+pypi-simple reads an index (PEP 503, PEP 691). A file is looked up in the index that its lock
 names, else in the main index, see host/network.py.
 """
 
@@ -17,6 +17,7 @@ from torch_images.errors import LockError, NetworkError, shown
 from torch_images.fetch.download import fetch_url
 from torch_images.host.network import Network, cause
 from torch_images.host.web import Session
+from torch_images.locks.sources import LockedSdist
 from torch_images.locks.wheels import LockedWheel
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class PackageIndex(contextlib.ExitStack):
                 self._clients[index] = self.enter_context(client)
             return self._clients[index]
 
-    def find(self, wheel: LockedWheel) -> DistributionPackage | None:
-        """The entry with the file name of a locked wheel, in its index; None if it has none.
+    def find(self, wheel: LockedWheel | LockedSdist) -> DistributionPackage | None:
+        """The entry with the name of a locked file, in its index; None if it has none.
 
         Raises NetworkError, also for a malformed page.
         """
@@ -89,15 +90,15 @@ class PackageIndex(contextlib.ExitStack):
                 _WAYS,
             ) from None
 
-    def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
-        """Put a wheel into a folder, under its own name.
+    def fetch(self, wheel: LockedWheel | LockedSdist, folder: Path) -> Path:
+        """Put a locked file into a folder, under its own name.
 
         Raises LockError if its index lacks the file or has another one, NetworkError, DiskError.
         """
         file, path = self.find(wheel), folder / wheel.filename
         if not file or not fetch_url(file.url, path, wheel, self._network):
             raise LockError(
-                f"a locked wheel is not in {_called(wheel.index)} ({wheel.filename})",
+                f"a locked file is not in {_called(wheel.index)} ({wheel.filename})",
                 "run `invoke lock --renew --all`"
                 + ("" if wheel.index else ", or name an index that has it in UV_DEFAULT_INDEX"),
             )

@@ -1,4 +1,4 @@
-"""Inputs of compiling besides packages and wheels: trees, Triton's and NVIDIA's archives.
+"""Inputs of compiling besides packages and wheels: trees, source distributions, archives.
 
 The host gets all of them before a build begins, so that the build itself needs no network.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.version import Version
 
 from torch_images import jsondoc
 from torch_images.config.lock_requests import SourceRequest, ToolkitRequest
 from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
+from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import today
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees
+from torch_images.locks.files import is_version
+from torch_images.locks.sources import LockedArchive, LockedSdist, SourceLock, locked_trees
 
 # From Triton's setup.py (get_llvm_package_info, get_json_package_info). Its LLVM for Ubuntu needs
 # glibc 2.35; every base has 2.36.
@@ -62,7 +66,7 @@ def prepare(lock: SourceLock, *, cache: Path, network: Network, run: Runner) -> 
 def resolve_sources(
     item: SourceRequest, *, cache: Path, network: Network, run: Runner
 ) -> SourceLock:
-    """The lock of a source: its trees, and the archives that its Triton needs today.
+    """The lock of a source: its trees, the archives that its Triton needs today, and the extras.
 
     Raises NetworkError, LockError, DiskError.
     """
@@ -79,7 +83,32 @@ def resolve_sources(
         request=item.request,
         trees=trees,
         archives=tuple(sorted(archives)),
+        sdists=tuple(_sdists(item.request, network)),
     )
+
+
+def _sdists(request: Iterable[str], network: Network) -> Iterator[LockedSdist]:
+    """The source distributions that a request names, as the main index has them today."""
+    with PackageIndex(network) as index:
+        for word in sorted(word for word in request if "==" in word):
+            name, version = word.split("==")
+            for file in index.files(name):
+                text = file.version or ""
+                same = is_version(text) and Version(text) == Version(version)
+                if same and file.filename.endswith(".tar.gz"):
+                    yield LockedSdist(
+                        name=name,
+                        version=version,
+                        filename=file.filename,
+                        size=file.size or 0,
+                        sha256=file.digests.get("sha256", ""),
+                    )
+                    break
+            else:
+                raise LockError(
+                    f"the package index has no source distribution of {name} {version}",
+                    "correct `source` in images.yaml",
+                )
 
 
 def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
@@ -172,4 +201,18 @@ def archive_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
         with filling(folder) as new:
             for archive, path in files.items():
                 shutil.copyfile(path, new / archive.filename)
+    return used(folder)
+
+
+def sdist_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
+    """The cache's folder with exactly the source distributions of a lock, under their names.
+
+    Raises LockError if the index lacks one or has another file, NetworkError, DiskError.
+    """
+    text = "".join(f"{s.name}=={s.version} sha256:{s.sha256}" for s in lock.sdists)
+    folder = cache / Part.ARCHIVE_SETS / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not folder.exists():
+        with filling(folder) as new, PackageIndex(network) as index:
+            for sdist in lock.sdists:
+                index.fetch(sdist, new)
     return used(folder)

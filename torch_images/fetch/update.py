@@ -30,10 +30,10 @@ from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import read
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.requested import check_runtime
-from torch_images.locks.sources import LockedArchive, SourceLock
+from torch_images.locks.sources import LockedArchive, LockedSdist, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
-_Input = LockedWheel | LockedDeb | LockedArchive
+_Input = LockedWheel | LockedDeb | LockedArchive | LockedSdist
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
 
@@ -112,7 +112,7 @@ def check(
         case BaseRequest() | CompatRequest():
             return tuple(_debs(item, read(DebLock, path), resolver))
         case SourceRequest():
-            return tuple(_sources(read(SourceLock, path), network))
+            return tuple(_sources(read(SourceLock, path), network, index))
         case ToolkitRequest():
             archives = read(SourceLock, path).archives
             offered = {archive.name: archive for archive in resolve_toolkit(item, network).archives}
@@ -165,8 +165,8 @@ def _wheels(lock: WheelLock, latest: WheelLock, index: PackageIndex) -> Iterable
         yield Finding(lock.name, wheel.name, wheel.version, state, detail)
 
 
-def _sources(lock: SourceLock, network: Network) -> Iterable[Finding]:
-    """The state of each archive and tree of a source, from the servers of the archives.
+def _sources(lock: SourceLock, network: Network, index: PackageIndex) -> Iterable[Finding]:
+    """The state of each archive, source distribution and tree of a source, from their servers.
 
     A tree cannot change, nor can its needs: its commit is its hash.
     """
@@ -177,6 +177,13 @@ def _sources(lock: SourceLock, network: Network) -> Iterable[Finding]:
         elif count != archive.size:
             state, detail = ALTERED, f"expected {archive.size} bytes, found {count}"
         yield Finding(lock.name, archive.name, archive.version, state, detail)
+    for sdist in lock.sdists:
+        file = index.find(sdist)
+        state, detail = VANISHED, f"the index has no {sdist.filename}"
+        if file:
+            sha256 = file.digests.get("sha256", sdist.sha256)
+            state, detail = _change(sdist, {sdist.name: sdist}, sha256)
+        yield Finding(lock.name, sdist.name, sdist.version, state, detail)
     for tree in lock.trees:
         yield Finding(lock.name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 

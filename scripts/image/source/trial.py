@@ -35,14 +35,14 @@ _FATAL = "Fatal Python error"  # of faulthandler: the stack of Python follows
 _SHOWN = 4
 
 
-def problems(name: str, wheel: Path, site: Path, folder: Path) -> list[str]:
+def problems(imports: Sequence[str], wheel: Path, site: Path, folder: Path) -> list[str]:
     """A message for each thing that keeps a packed wheel from being loaded.
 
-    `name` is that of the package; `site` the site-packages of the build, where NVIDIA's libraries
+    `imports` are modules, the wheel's last; `site` the site-packages of the build, where NVIDIA's libraries
     and the wheel's requirements are; `folder` does not exist yet, and can be deleted afterwards.
     """
     install(wheel, site, folder)
-    return [*unresolved(folder)] or [*unimportable(name, folder)]
+    return [*unresolved(folder)] or [*unimportable(imports, folder)]
 
 
 def install(wheel: Path, site: Path, folder: Path) -> None:
@@ -83,14 +83,15 @@ def unresolved(folder: Path) -> Iterator[str]:
             yield f"{library.relative_to(folder.resolve())} has {_listed(missing)}"
 
 
-def unimportable(name: str, folder: Path) -> Iterator[str]:
-    """A message if a package cannot be imported from a folder, the only one in Python's path.
+def unimportable(imports: Sequence[str], folder: Path) -> Iterator[str]:
+    """A message if modules cannot be imported from a folder, the only one in Python's path.
 
-    Or if it is torch, and was compiled with the headers of another cuDNN than runs beside it.
+    Or if the last is torch, and was compiled with the headers of another cuDNN than is beside it.
     All that Python said is printed. After a C++ exception that nothing caught, that is where the
     import was.
     """
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import {name}"
+    name = imports[-1]
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import {', '.join(imports)}"
     code += f"; print({_IMPORTED!r}); {_THEN.get(name, '')}"
     command = [sys.executable, "-I", "-S", "-B", "-X", "faulthandler", "-c", code]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
