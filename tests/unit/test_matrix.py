@@ -97,7 +97,10 @@ def test_choose_id_of_any_text(text: str) -> None:
         ({"arch": "all"}, "'all' is not a compute capability"),
         ({"source": "fork", "cuda": "12.8", "base": "trixie"}, "cannot be built: CUDA 12.8's nvcc"),
         ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: images.yaml pins no vllm"),
-        ({"variant": "vllm", "arch": "12.0", "torch": "2.14.0"}, "has wheels with code for 8.0, 9.0 only"),
+        (
+            {"variant": "vllm", "arch": "12.0", "torch": "2.14.0"},
+            "has wheels with code for 8.0, 9.0 only",
+        ),
     ],
 )
 def test_choose_refuses_axes_with_advice(
@@ -183,7 +186,10 @@ def written(yaml_file: Callable[..., Path], row: str) -> Config:
     [
         ('{cuda: "12.8", variant: vllm}', "images.yaml pins no vllm for torch 2.10.0"),
         ("{torch: 2.12.1, variant: vllm}", "images.yaml pins no vllm for torch 2.12.1"),
-        ('{torch: 2.14.0, arch: ["9.0", "12.0"], variant: vllm}', "has wheels with code for 8.0, 9.0 only"),
+        (
+            '{torch: 2.14.0, arch: ["9.0", "12.0"], variant: vllm}',
+            "has wheels with code for 8.0, 9.0 only",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_built_is_refused_with_the_reason(

@@ -19,7 +19,7 @@ from torch_images.locks.image_lock import image_lock
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
 def test_recipes_pass_every_option(config: Config, root: Path, cuda: str) -> None:
     spec = choose(config, cuda=cuda, arch="10.0,12.0", source="fork")
-    for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
+    for recipe in recipes(config, spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
 
 
@@ -34,7 +34,7 @@ def test_features_become_options(config: Config, root: Path) -> None:
     )
     for source, switch in ((fork.source, "1"), (slim, "0")):
         spec = replace(fork, source=source)
-        torch = recipes(spec, image_lock(config, fork, root / "locks"))["torch"]
+        torch = recipes(config, spec, image_lock(config, fork, root / "locks"))["torch"]
         assert torch["environment"]["USE_KINETO"] == switch
         assert torch["environment"]["USE_MAGMA"] == "0"
         assert ("kineto" in torch["features"]) == (switch == "1")
@@ -46,7 +46,7 @@ def test_features_become_options(config: Config, root: Path) -> None:
 def test_triton_reads_what_its_recipe_sets(config: Config, root: Path, cuda: str) -> None:
     """By two versions of its setup.py, one before the pinned commit and one after it."""
     spec = choose(config, cuda=cuda, arch="12.0", source="fork")
-    triton = recipes(spec, image_lock(config, spec, root / "locks"))["triton"]
+    triton = recipes(config, spec, image_lock(config, spec, root / "locks"))["triton"]
     known = json.loads((root / "tests" / "fixtures" / "triton-reads.json").read_text())
     for version in (known["older"], known["newer"]):
         mine = {name for name in triton["environment"] if not name.startswith("CMAKE_")}

@@ -48,7 +48,7 @@ def packed(tmp_path: Path, text: str, *options: str, code: str = CODE) -> Path:
 
 
 def problems(tmp_path: Path, wheel: Path, site: Path) -> list[str]:
-    return trial.problems("own", wheel, site, tmp_path / "trial")
+    return trial.problems(["own"], wheel, site, tmp_path / "trial")
 
 
 def calls(*names: str) -> str:
@@ -97,7 +97,7 @@ def test_problems_without_the_drivers_libraries(
     wheel = packed(tmp_path, calls(own), str(stub), code="")
     assert problems(tmp_path, wheel, site) == []
     wheel = packed_again(tmp_path, calls(own, other, "custom", "cublasCreate"), str(stub))
-    assert trial.problems("own", wheel, site, tmp_path / "again") == [
+    assert trial.problems(["own"], wheel, site, tmp_path / "again") == [
         "own/lib/libown.so has 3 undefined symbols: "
         + ", ".join(sorted(["cublasCreate", "custom", other]))
     ]
@@ -143,7 +143,7 @@ def version():
     )
     expected = ["torch does not fit what is beside it: RuntimeError: compiled against (9, 24), "
             "but found (9, 19)"] if cudnn == "9, 19" else []  # fmt: skip
-    assert list(trial.unimportable("torch", tmp_path)) == expected
+    assert list(trial.unimportable(["torch"], tmp_path)) == expected
 
 
 def test_problems_with_an_older_library(tmp_path: Path, site: Path) -> None:

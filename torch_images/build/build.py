@@ -19,7 +19,7 @@ from torch_images.build import bake, built
 from torch_images.build.bake import Parts
 from torch_images.build.diskspace import check_room
 from torch_images.build.job import BuildOptions, Job
-from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
+from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
 from torch_images.errors import CommandError, UnfinishedError, UsageError
@@ -31,6 +31,7 @@ from torch_images.host.diagnose import explain
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
+from torch_images.locks.image_lock import with_locked_trees
 from torch_images.locks.sources import LockedTree
 from torch_images.project import LEDGER
 
@@ -71,7 +72,7 @@ def with_torch(
     )
     trees = tuple(sorted((replacement, *(tree for tree in sources.trees if tree.name != "torch"))))
     lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
-    return locked(spec, lock, small=image.small)
+    return replace(image, spec=with_locked_trees(spec, lock), lock=lock)
 
 
 @contextmanager
@@ -142,6 +143,19 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     return tuple(results)
 
 
+def alone(image: LockedImage, extension: str) -> LockedImage:
+    """The image with one of its extensions, for the wheel of that."""
+    spec, sources = image.spec, image.lock.sources
+    assert sources
+    sdists = tuple(sdist for sdist in sources.sdists if sdist.name == extension)
+    extras = tuple(extra for extra in spec.variant.extras if extra.package == extension)
+    return replace(
+        image,
+        spec=replace(spec, variant=replace(spec.variant, extras=extras)),
+        lock=replace(image.lock, sources=replace(sources, sdists=sdists)),
+    )
+
+
 def check_compiles(image: LockedImage) -> None:
     """Raise UsageError for an image that compiles nothing."""
     if not image.lock.sources:
@@ -160,12 +174,13 @@ def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
         # Triton compiles fast: the final build, without --share, compiles it.
         stage, kept = "compiled", f"local,{bake.destination(new)}"
         if job.options.share:
-            stage, kept = "compile-torch", "cacheonly"
+            first = next(iter(sdist.name for sdist in image.lock.sdists), "torch")
+            stage, kept = f"compile-{first}", "cacheonly"
         settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={kept}")
         bake_with(*(word for setting in settings for word in ("--set", setting)))
         if job.options.share:
             raise UnfinishedError(
-                "all of torch is compiled already", "run the same command without --share"
+                f"all of {first} is compiled already", "run the same command without --share"
             )
     return tuple(sorted(folder.glob("*.whl")))
 

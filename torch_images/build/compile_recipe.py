@@ -32,7 +32,9 @@ def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[
     extras = {extra.package: extra for extra in config.extras if extra.source}
     compiled |= {sdist.name: _extra(spec, extras[sdist.name]) for sdist in lock.sdists}
     applied = [
-        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
+        r
+        for r in config.removals
+        if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
     for name, recipe in compiled.items():
         recipe["removals"] = {

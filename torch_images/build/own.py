@@ -11,7 +11,7 @@ from torch_images.build.render import instructions, render
 from torch_images.config.choose import choose
 from torch_images.config.own import Own
 from torch_images.config.types import Config
-from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.image_lock import ImageLock, with_locked_extras
 
 _LOCKED = ("lock", "wheels")  # parts of a context that follow from the locks
 
@@ -22,7 +22,8 @@ def parts(config: Config, own: Own, lock: ImageLock, root: Path) -> dict[str, st
     The parts are those of the image without the project, and the steps that add the project.
     """
     plain = replace(lock, own_wheels=None, own_debs=None, own_build=None)
-    context = render(config, choose(config, **own.axes), plain, root)
+    spec = with_locked_extras(config, choose(config, **own.axes), lock)
+    context = render(config, spec, plain, root)
     texts = defaultdict(list, {"layers": [line.encode() for line in context.beneath]})
     for file in context.files:
         part = file.path.split("/")[0]

@@ -18,7 +18,12 @@ from torch_images.config.lock_requests import image_inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.locks.image_lock import ImageLock, image_lock, with_locked_trees
+from torch_images.locks.image_lock import (
+    ImageLock,
+    image_lock,
+    with_locked_extras,
+    with_locked_trees,
+)
 from torch_images.locks.own import read_lock, require_parts
 
 CANDIDATE = "torch-images-candidate"
@@ -68,7 +73,7 @@ def lock_image(config: Config, spec: ImageSpec, locks: Path) -> LockedImage:
     missing, or does not match images.yaml or the project.
     """
     lock = read_lock(spec) if spec.own else image_lock(config, spec, locks)
-    return locked(spec, lock)
+    return locked(config, spec, lock)
 
 
 def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[LockedImage, ...]:
@@ -76,9 +81,10 @@ def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tupl
     return tuple(lock_image(config, spec, locks) for spec in specs)
 
 
-def locked(spec: ImageSpec, lock: ImageLock, *, small: bool = False) -> LockedImage:
+def locked(config: Config, spec: ImageSpec, lock: ImageLock) -> LockedImage:
     """An image with a lock that is already read; its trees may be a user's own."""
-    return LockedImage(spec=with_locked_trees(spec, lock), lock=lock, small=small)
+    spec = with_locked_extras(config, with_locked_trees(spec, lock), lock)
+    return LockedImage(spec=spec, lock=lock)
 
 
 def plan_image(config: Config, image: LockedImage, root: Path) -> ImagePlan:

@@ -198,7 +198,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         if lock.compat
         else None,
         "variant": _variant(spec, lock),
-        "own": _own(spec, spec.own, lock) if spec.own else None,
+        "own": _own(spec.own, lock) if spec.own else None,
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
         "environment": tuple(environment(spec, lock).items()),
@@ -288,9 +288,8 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def _own(spec: ImageSpec, own: Own, lock: ImageLock) -> dict[str, Any]:
+def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
     """The variables of what a user's project adds."""
-    already = {extra.package for extra in spec.variant.sources}
     debs, wheels, build = lock.own_debs, lock.own_wheels, lock.own_build
     return {
         "packages": _packages(lock, debs) if debs and debs.debs else "",
@@ -298,7 +297,6 @@ def _own(spec: ImageSpec, own: Own, lock: ImageLock) -> dict[str, Any]:
         if wheels and wheels.wheels
         else None,
         "build": _wheels(lock, "own-build", "What builds it", build) if build else None,
-        "compiled": [sdist.name for sdist in lock.sdists if sdist.name not in already],
         "roots": sorted({f"/{target.split('/')[1]}" for _, target in own.files}),
     }
 

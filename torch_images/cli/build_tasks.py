@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch_images.build.build import check_compiles, check_parts, export, with_torch
+from torch_images.build.build import alone, check_compiles, check_parts, export, with_torch
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import lock_image, lock_images
 from torch_images.build.prepare import must_bootstrap
@@ -28,7 +28,7 @@ from torch_images.cli.options import (
 from torch_images.config.choose import choose_images
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
-from torch_images.errors import TorchImagesError, UsageError
+from torch_images.errors import TorchImagesError, UsageError, shown, suggest
 from torch_images.host.runner import Runner
 from torch_images.jobs import measure
 from torch_images.oci.compression import Compression, parse
@@ -145,15 +145,21 @@ class Wheels(Building):
         "compile only one builder's part, such as 1/2, into a compile cache that builders share",
         type=fraction,
     )
+    extension: str = option("compile this extension of torch instead, such as flash-attn")
     output: str = option("folder for the wheels (default: dist/IMAGE)")
 
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
 def wheels(options: Wheels) -> verb.Result:
-    """Compile torch and Triton, and export their wheels."""
+    """Compile torch and Triton, or an extension, into wheels."""
     config, workspace = verb.config(), verb.workspace()
-    [spec] = choose_images(config, "", {**options.axes, "source": options.source or "fork"})
+    axes = {**options.axes, "source": options.source or "fork"}
+    if options.extension:
+        axes |= {"source": options.source, "variant": _with_extension(config, options.extension)}
+    [spec] = choose_images(config, "", axes)
     image = lock_image(config, spec, workspace.locks)
+    if options.extension:
+        image = alone(image, options.extension)
     check_compiles(image)
     call = secrets.token_hex(8) if options.slice else ""
     how = _how(options, call=call)
@@ -165,6 +171,14 @@ def wheels(options: Wheels) -> verb.Result:
     files = export(verb.job(config, engine, how), image, folder)
     lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
     return verb.Result(text="\n".join([*lines, f"in {folder}"]))
+
+
+def _with_extension(config: Config, name: str) -> str:
+    """The variant whose locks have an extension. Raises UsageError for another name."""
+    known = {extra.package: v.name for v in config.variants for extra in v.sources}
+    if name not in known:
+        raise UsageError(f"no variant has an extension '{shown(name)}'", suggest(name, known))
+    return known[name]
 
 
 def _how(options: Building, **more: Any) -> BuildOptions:

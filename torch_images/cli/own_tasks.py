@@ -16,11 +16,11 @@ from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for
 from torch_images.config import own as table
 from torch_images.config.choose import choose, choose_id, choose_own
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import ImageSpec, with_extras
 from torch_images.config.lock_requests import image_inputs, own_debs_input
 from torch_images.config.types import WITH, Config
 from torch_images.errors import LockError, UsageError
-from torch_images.fetch.own import own_locks
+from torch_images.fetch.own import compiled_extras, own_locks
 from torch_images.host import outputs
 from torch_images.host.scratch import scratch
 from torch_images.locks.draft import draft
@@ -127,7 +127,10 @@ def lock_own(*, renew: bool) -> verb.Result:
     resolver = resolver_for([own_debs_input(spec)] if own.packages else [])
     with verb.still(lambda: f"locking {own.repository}"):
         keep = before.lock if before and not renew else None
-        plain = _plain(config, own, keep)
+        plain = _plain(config, own, spec, keep)
+        if extras := compiled_extras(config, spec, plain, resolver):
+            spec = with_extras(spec, extras)
+            plain = _plain(config, own, spec, keep)
         lock = own_locks(config, spec, plain, resolver, keep=keep)
     lock = _dated(lock, before.lock if before else None)
     new = OwnLock(
@@ -145,13 +148,13 @@ def lock_own(*, renew: bool) -> verb.Result:
     return verb.Result(text="\n".join(lines))
 
 
-def _plain(config: Config, own: table.Own, keep: ImageLock | None) -> ImageLock:
+def _plain(config: Config, own: table.Own, spec: ImageSpec, keep: ImageLock | None) -> ImageLock:
     """The locks of the image without the project.
 
     What this project's locks lack is taken from `keep`, an earlier lock, or resolved. Raises
     UsageError for a release of torch whose wheel nobody has looked into.
     """
-    workspace, spec = verb.workspace(), choose(config, **own.axes)
+    workspace = verb.workspace()
     if not spec.release.facts:
         fits = [
             f

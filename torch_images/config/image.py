@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch_images.config.extras import Variant
+from torch_images.config.extras import Extra, Variant
 from torch_images.config.own import Own
 from torch_images.config.release import Release
 from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
@@ -152,6 +152,12 @@ class ImageSpec:
             return self.release.facts.features if self.release.facts else ()
         served = {a.capability for a in self.architectures}
         return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
+
+
+def with_extras(spec: ImageSpec, extras: tuple[Extra, ...]) -> ImageSpec:
+    """The same image with more extras than its variant's own."""
+    variant = replace(spec.variant, extras=(*spec.variant.extras, *extras))
+    return replace(spec, variant=variant) if extras else spec
 
 
 def options(axes: Mapping[str, str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     WheelRequest,
@@ -86,6 +87,27 @@ class _Image:
             "python_version": self.spec.base.python,
             "python_full_version": full,
         }
+
+
+def compiled_extras(
+    config: Config, spec: ImageSpec, lock: ImageLock, resolver: Resolver
+) -> tuple[Extra, ...]:
+    """The extras, compiled from source, that the requirements of a project name.
+
+    `lock` is that of the image without them. Raises LockError for one that the image cannot have.
+    """
+    assert spec.own
+    asked = _asked(spec.own, _Image(config=config, spec=spec, lock=lock), resolver)
+    names = {canonicalize_name(one.name) for one in asked.requirements} - lock.compiled.keys()
+    extras = tuple(extra for extra in config.extras if extra.package in names)
+    for extra in extras:
+        published = None if spec.source.compiled else spec.release
+        if reason := extra.refusal(spec.cuda.version, published, spec.arches):
+            raise LockError(
+                f"{asked.where} asks for {extra.package}: {reason}",
+                "change the table, or leave it out",
+            )
+    return extras
 
 
 def own_locks(
@@ -201,7 +223,8 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
     spec, fixed = image.spec, image.fixed
     # torch first: the CUDA libraries follow from it.
     ordered = sorted(asked.requirements, key=lambda one: one.name != "torch")
-    reduced = [_fitting(one, asked, image) for one in ordered]
+    fitting = [_fitting(one, asked, image) for one in ordered]
+    reduced = [one for one in fitting if canonicalize_name(one.name) not in image.lock.compiled]
     limits = [_fitting(one, asked, image) for one in asked.constraints]
     plain, more = wheel_input(image.config, spec), variant_inputs(image.config, spec)[0]
     request = {*(more or plain).request, *map(str, reduced)}

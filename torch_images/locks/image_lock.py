@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import ImageSpec, with_extras
 from torch_images.config.lock_requests import (
     BaseRequest,
     WheelRequest,
@@ -55,9 +55,10 @@ class ImageLock:
     `compat` is NVIDIA's compat package, None for an image without it. `extra_wheels` and
     `extra_debs` are a variant's additions to the plain image, None if it adds nothing. `sources` is
     set if anything is compiled: torch, or torch and Triton, which `wheels` then lacks, or extras.
-    `tools` and `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does
-    not come as wheels. `unpacked` are wheels that are not installed. `own_wheels` and `own_debs`
-    are what a user's project adds to all that, and `own_build` what compiles its own package.
+    `tools` and `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler,
+    if it does not come as wheels. `unpacked` are wheels that are not installed. `own_wheels` and
+    `own_debs` are what a user's project adds to all that, and `own_build` what compiles its own
+    package.
     """
 
     wheels: WheelLock
@@ -239,6 +240,12 @@ def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) ->
         else ""
         for version, item in items.items()
     }
+
+
+def with_locked_extras(config: Config, spec: ImageSpec, lock: ImageLock) -> ImageSpec:
+    """The same image with all extras that its lock compiles; a user's project may have asked."""
+    names = {sdist.name for sdist in lock.sdists} - {x.package for x in spec.variant.sources}
+    return with_extras(spec, tuple(x for x in config.extras if x.package in names))
 
 
 def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:

@@ -41,7 +41,7 @@ def identify(
     image_labels = labels.read(engine.inspect(reference).labels)
     spec = spec_of(config, reference, image_labels)
     if image_labels.unlocked:
-        locked_image = locked(spec, carried_lock(reference, engine))
+        locked_image = locked(config, spec, carried_lock(reference, engine))
     else:
         locked_image = lock_image(config, spec, workspace.locks)
     small = image_labels.compression == Compression.SMALL

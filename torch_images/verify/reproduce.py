@@ -84,7 +84,7 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
     image_labels = labels.read(info.labels)
     spec = spec_of(config, image, image_labels)
     lock = carried_lock(image, engine)
-    target = locked(spec, lock)
+    target = locked(job.config, spec, lock)
     if not commit and not _builds(config, target, image_labels.inputs, workspace.root):
         commit = ledger.commit_of(workspace.root, image_labels.inputs)
         _require_commit(image, commit)

@@ -43,7 +43,8 @@ def set_search_paths(files: Path, site: Path) -> list[str]:
     """Set the RPATH of every library to the folders with the libraries that it needs.
 
     These are in the wheel itself, in NVIDIA's packages or in torch. `site` is the site-packages
-    folder where all of them will be installed. Returns a line for each needed library that was not found.
+    folder where all of them will be installed. Returns a line for each needed library that was not
+    found.
     """
     provided = {path.name: path.parent for path in sorted(files.rglob("*.so*"))}
     nvidia = {p.name: p.parent for p in sorted((site / "nvidia").glob("*/lib/*.so*"))}

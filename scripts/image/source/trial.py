@@ -38,8 +38,9 @@ _SHOWN = 4
 def problems(imports: Sequence[str], wheel: Path, site: Path, folder: Path) -> list[str]:
     """A message for each thing that keeps a packed wheel from being loaded.
 
-    `imports` are modules, the wheel's last; `site` the site-packages of the build, where NVIDIA's libraries
-    and the wheel's requirements are; `folder` does not exist yet, and can be deleted afterwards.
+    `imports` are modules, the wheel's last; `site` the site-packages of the build, where NVIDIA's
+    libraries and the wheel's requirements are; `folder` does not exist yet, and can be deleted
+    afterwards.
     """
     install(wheel, site, folder)
     return [*unresolved(folder)] or [*unimportable(imports, folder)]
