@@ -18,12 +18,15 @@ import pytest
 # The modules to import for a wheel. They include its compiled part, which the main module may
 # fail to load without an error. "a|b" stands for the one that is there.
 MODULES = {
+    "causal-conv1d": ["causal_conv1d"],
     "cuda-python": ["cuda.bindings.driver", "cuda.bindings.nvrtc", "cuda.bindings.runtime"],
     "cupy-cuda12x": ["cupy"],
     "cupy-cuda13x": ["cupy"],
     "fbgemm-gpu": ["fbgemm_gpu"],
+    "flash-attn": ["flash_attn"],
     "flash-attn-4": ["flash_attn.cute"],
     "jupyterlab": ["jupyterlab"],
+    "mamba-ssm": ["mamba_ssm"],
     "nvidia-cutlass-dsl": ["cutlass", "cutlass.cute"],
     "torchao": ["torchao"],
     "torchaudio": ["torchaudio"],

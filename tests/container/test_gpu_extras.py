@@ -86,6 +86,79 @@ def test_fbgemm_embeddings() -> None:
     close(torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(packed), rows.double(), 2e-2)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [8, 2], ids=["all heads", "grouped queries"])
+def test_flash_attn(causal: bool, heads: int) -> None:
+    """FlashAttention-2 of its own package, forward and backward."""
+    flash_attn = pytest.importorskip("flash_attn", reason="no flash-attn here")
+    if not hasattr(flash_attn, "flash_attn_func"):
+        pytest.skip("flash_attn is FlashAttention-4 here")
+    needs(8, 0, "FlashAttention-2")
+    shapes = ((2, 200, 8, 64), (2, 200, heads, 64), (2, 200, heads, 64))
+    given = [torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes]
+    mine = [t.clone().requires_grad_() for t in given]
+    exact = [t.double().requires_grad_() for t in given]
+    found = flash_attn.flash_attn_func(*mine, causal=causal)
+    q, k, v = (t.transpose(1, 2) for t in exact)
+    k, v = (t.repeat_interleave(8 // heads, 1) for t in (k, v))
+    scores = q @ k.mT / 8
+    if causal:
+        scores = scores.masked_fill(scores.new_ones(200, 200).triu(1).bool(), -torch.inf)
+    wanted = (scores.softmax(-1) @ v).transpose(1, 2)
+    compared(found, wanted, mine, exact)
+
+
+def test_causal_conv1d() -> None:
+    module = pytest.importorskip("causal_conv1d", reason="no causal-conv1d here")
+    given = [torch.randn(*s, device="cuda") for s in ((2, 64, 300), (64, 4), (64,))]
+    mine = [t.clone().requires_grad_() for t in given]
+    exact = [t.double().requires_grad_() for t in given]
+    found = module.causal_conv1d_fn(*mine, activation="silu")
+    x, weight, bias = exact
+    padded = torch.nn.functional.pad(x, (3, 0))
+    wanted = torch.nn.functional.conv1d(padded, weight[:, None], bias, groups=64)
+    compared(found, torch.nn.functional.silu(wanted), mine, exact, 1e-4)
+
+
+def test_mamba_scan() -> None:
+    """Mamba's selective scan, by the recurrence that it stands for."""
+    pytest.importorskip("mamba_ssm", reason="no mamba-ssm here")
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    shapes = ((2, 32, 100), (2, 32, 100), (32, 8), (2, 8, 100), (2, 8, 100), (32,))
+    given = [torch.randn(s, device="cuda") for s in shapes]
+    given[2] = -given[2].exp()
+    mine = [t.clone().requires_grad_() for t in given]
+    exact = [t.double().requires_grad_() for t in given]
+    found = selective_scan_fn(*mine, delta_softplus=True)
+    u, delta, a, b, c, d = exact
+    delta = torch.nn.functional.softplus(delta)
+    state, outputs = u.new_zeros(2, 32, 8), []
+    for step in range(100):
+        now = delta[:, :, step, None]
+        state = state * (now * a).exp() + now * b[:, None, :, step] * u[:, :, step, None]
+        outputs.append((state * c[:, None, :, step]).sum(-1) + d * u[:, :, step])
+    compared(found, torch.stack(outputs, -1), mine, exact, 1e-4)
+
+
+def compared(
+    found: torch.Tensor,
+    wanted: torch.Tensor,
+    mine: list[torch.Tensor],
+    exact: list[torch.Tensor],
+    limit: float | None = None,
+) -> None:
+    """Compare a result, and the gradients of all inputs, with the exact ones."""
+    close(found, wanted, limit)
+    gradient = torch.randn_like(found)
+    found.backward(gradient)
+    wanted.backward(gradient.double())
+    for own, other in zip(mine, exact, strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        close(own.grad, other.grad, limit)
+
+
 CUTE = """
 import cutlass, torch
 import cutlass.cute as cute

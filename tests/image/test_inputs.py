@@ -132,13 +132,18 @@ def test_bill_of_materials_names_known_licences(sbom: dict[str, Any]) -> None:
 
 def test_bill_of_materials_names_what_was_compiled(sbom: dict[str, Any], expected: Facts) -> None:
     found = {
-        part["name"]: part["externalReferences"][0]["url"].rpartition("@")[2]
+        part["name"]: part["externalReferences"][0]
         for part in sbom["components"]
         if "externalReferences" in part
     }
-    label = "io.github.torch-images.{}.commit"
-    names = [name for name in ("torch", "triton") if label.format(name) in expected["labels"]]
-    assert found == {name: expected["labels"][label.format(name)] for name in names}
+    locks = {name: json.loads(text) for name, text in expected["locks"].items()}
+    sources = locks.get(f"{locks['roles.json'].get('sources')}.json", {})
+    trees, sdists = sources.get("trees", ()), sources.get("sdists", ())
+    assert found.keys() == {one["name"] for one in (*trees, *sdists)}
+    for tree in trees:
+        assert found[tree["name"]]["url"].rpartition("@")[2] == tree["commit"]
+    for sdist in sdists:
+        assert found[sdist["name"]]["hashes"][0]["content"] == sdist["sha256"]
 
 
 def test_bill_of_materials_is_dated_by_the_lock(sbom: dict[str, Any], expected: Facts) -> None:
