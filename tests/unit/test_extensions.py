@@ -261,7 +261,7 @@ def test_extension_replaces_standard_and_architectures(
     launcher.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     launcher.chmod(0o755)
     environment = {**os.environ, "STANDARD": standard, "GENCODE": "G"}
-    command = ["sh", program, f"/usr/bin/{compiler}", *shlex.split(given)]
+    command = ["sh", str(program), f"/usr/bin/{compiler}", *shlex.split(given)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"/usr/bin/{compiler}", *shlex.split(expected)]
 

@@ -121,6 +121,11 @@ class Extra(Section, keys={"name": NAME}):
             return f"{self.name} {what} for {', '.join(self.arches)} only"
         return None
 
+    def conflict(self, other: Extra) -> str | None:
+        """Why no image can have both, as a message; None if one can."""
+        reason = dict(self.conflicts).get(other.name) or dict(other.conflicts).get(self.name)
+        return f"cannot be in one image with {other.name}: {reason}" if reason else None
+
     def targets(self, arches: tuple[str, ...]) -> tuple[str, ...]:
         """The architectures to compile it for, so that GPUs of `arches` run it."""
         code = [Capability.parse(arch) for arch in self.arches]

@@ -80,9 +80,7 @@ def _variants(config: Config) -> Iterator[Problem]:
         path = ("variants", variant.name)
         for place, extra in enumerate(variant.extras):
             for other in variant.extras[:place]:
-                both = {**dict(extra.conflicts), **dict(other.conflicts)}
-                if reason := both.get(other.name) or both.get(extra.name):
-                    text = f"cannot be in one image with {other.name}: {reason}"
+                if text := extra.conflict(other):
                     hint = "choose one of them, or put them into separate variants"
                     yield Problem((*path, "extras", place), text, hint)
 

@@ -102,7 +102,9 @@ def compiled_extras(
     extras = tuple(extra for extra in config.extras if extra.package in names)
     for extra in extras:
         published = None if spec.source.compiled else spec.release
-        if reason := extra.refusal(spec.cuda.version, published, spec.arches):
+        reasons = [extra.refusal(spec.cuda.version, published, spec.arches)]
+        reasons += [extra.conflict(other) for other in spec.variant.extras]
+        if reason := next(filter(None, reasons), ""):
             raise LockError(
                 f"{asked.where} asks for {extra.package}: {reason}",
                 "change the table, or leave it out",
