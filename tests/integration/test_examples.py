@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.integration.support import ROOT, TESTS, Built, docker, invoke, running
+from tests.integration.support import ROOT, TESTS, Built, docker, invoke, make_image, running
 from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
@@ -28,8 +29,14 @@ def image(built: Built) -> str:
 def reaching(
     image: str, workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Our image, which also knows how this machine reaches the index. So examples build unchanged."""
-    network, folder = workspace.network, tmp_path_factory.mktemp("reaching")
+    with made_reaching(image, workspace, tmp_path_factory.mktemp("reaching")) as tag:
+        yield tag
+
+
+@contextlib.contextmanager
+def made_reaching(image: str, workspace: Workspace, folder: Path) -> Iterator[str]:
+    """An image that also knows how this machine reaches the index. So examples build unchanged."""
+    network = workspace.network
     variables = dict(network.proxies)
     if network.index:
         variables |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
@@ -49,11 +56,16 @@ def reaching(
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest, reaching: str, workspace: Workspace) -> Iterator[str]:
-    """The image that an example makes, unchanged."""
-    name = request.param
+    with built_example(request.param, reaching, workspace) as tag:
+        yield tag
+
+
+@contextlib.contextmanager
+def built_example(name: str, image: str, workspace: Workspace) -> Iterator[str]:
+    """The image that an example makes, unchanged, on another."""
     tag = f"{TESTS}:example-{name}"
     host = ("--network=host",) if workspace.network.on_loopback else ()
-    words = (f"--file={DERIVE / name}.Dockerfile", f"--build-arg=IMAGE={reaching}", *host)
+    words = (f"--file={DERIVE / name}.Dockerfile", f"--build-arg=IMAGE={image}", *host)
     done = docker("buildx", "build", "--load", f"--tag={tag}", *words, str(DERIVE))
     assert done.returncode == 0, done.stdout[-3000:]
     yield tag
@@ -119,6 +131,20 @@ def test_extension_example(example: str, engine: Engine) -> None:
     code = "import torch, doubling; print(doubling.doubled(torch.ones(2)).tolist())"
     done = engine.run(example, "-c", code, entrypoint=["python"], network_mode="none")
     assert done.output.splitlines()[-1] == "[2.0, 2.0]", done.output
+
+
+@pytest.mark.slow  # nvcc compiles for every architecture that the package knows
+def test_cuda_extension_example(engine: Engine, workspace: Workspace, tmp_path: Path) -> None:
+    devel = make_image("--variant", "devel")
+    code = "import torch, causal_conv1d, causal_conv1d_cuda; print(causal_conv1d.__version__)"
+    with (
+        made_reaching(devel.tags[0], workspace, tmp_path) as image,
+        built_example("kernels", image, workspace) as tag,
+    ):
+        done = engine.run(tag, "-c", code, entrypoint=["python"], network_mode="none")
+    for name in devel.tags:
+        engine.untag(name)
+    assert done.output.splitlines()[-1] == "1.7.0", done.output
 
 
 @pytest.mark.slow
