@@ -31,11 +31,10 @@ def test_links_lead_somewhere(host: Host, home: str, expected: Facts) -> None:
     assert licences <= files
 
 
-@pytest.mark.parametrize(
-    "name", ["bin", "include", "lib", "lib64", "nvvm", "targets/x86_64-linux/lib"]
-)
-def test_folders_are_where_builds_look(host: Host, home: str, name: str) -> None:
-    assert host.file(f"{home}/{name}").exists
+@pytest.mark.parametrize("name", ["bin", "include", "lib", "lib64", "nvvm", "targets/{}/lib"])
+def test_folders_are_where_builds_look(host: Host, home: str, name: str, expected: Facts) -> None:
+    target = {"linux/amd64": "x86_64-linux", "linux/arm64": "sbsa-linux"}[expected["platform"]]
+    assert host.file(f"{home}/{name.format(target)}").exists
 
 
 @pytest.mark.parametrize(
