@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,15 @@ from torch_images.build.build import alone
 from torch_images.build.compile_recipe import recipes
 from torch_images.build.plan import LockedImage
 from torch_images.build.render import Context, render
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, choose_own
 from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec, with_extras
 from torch_images.config.lock_requests import SourceRequest, image_inputs, source_input
+from torch_images.config.own import Own
 from torch_images.config.types import Config, Source
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
+from torch_images.fetch.own import compiled_extras
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.toolchain import resolve_sources, sdist_folder
 from torch_images.fetch.update import ALTERED, UNCHANGED, VANISHED, check
@@ -286,3 +288,52 @@ def test_extension_problems_are_of_its_machine_code(
     (tmp_path / "files" / "x.so").write_bytes(b"")
     found = list(gate.extension_problems({"arches": "9.0"}, tmp_path / "files", "", tmp_path))
     assert (message in " ".join(found)) if message else (found == [])
+
+
+@pytest.fixture
+def project(
+    image: tuple[Config, ImageSpec, ImageLock], tmp_path: Path, root: Path
+) -> Callable[..., tuple[Extra, ...]]:
+    """What `compiled_extras` finds for a user's own image with these requirements."""
+    config, _, lock = image
+    plain = replace(lock, sources=None, tools=None, tool_debs=None)
+
+    def find(*lines: str, **table: object) -> tuple[Extra, ...]:
+        (tmp_path / "requirements.txt").write_text("\n".join(lines))
+        own = Own(name="app", requirements="requirements.txt", root=tmp_path, **table)  # type: ignore[arg-type]
+        ours = replace(config, own=own)
+        resolver = Resolver(root=root, network=Network(), run=Runner())
+        return compiled_extras(ours, choose_own(ours), plain, resolver)
+
+    return find
+
+
+@pytest.mark.parametrize("line", ["fast-one", "Fast_One>=0.5", "fast.one ; python_version > '3'"])
+def test_compiled_extras_are_those_that_requirements_name(
+    project: Callable[..., tuple[Extra, ...]], line: str
+) -> None:
+    assert project("einops", line, arch=("9.0",)) == (EXTRA,)
+    assert project("einops", "fast-one; python_version < '3'", arch=("9.0",)) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"arch": ("10.0",)}, "fast-one: fast is compiled for 8.0, 9.0, 12.0 only"),
+        ({"arch": ("9.0",), "cuda": "12.8"}, "fast-one: fast has no wheels for CUDA 12.8"),
+        ({"arch": ("9.0",), "source": "fork"}, "fast-one: the wheels of fast are compiled for"),
+    ],
+)
+def test_compiled_extras_say_why_not(
+    project: Callable[..., tuple[Extra, ...]], table: dict[str, object], message: str
+) -> None:
+    with pytest.raises(LockError, match=message):
+        project("fast-one", **table)
+
+
+def test_conflict_of_two_extras() -> None:
+    other = replace(EXTRA, name="other", conflicts=(("fast", "they share a folder"),))
+    expected = "cannot be in one image with {}: they share a folder"
+    assert EXTRA.conflict(other) == expected.format("other")
+    assert other.conflict(EXTRA) == expected.format("fast")
+    assert EXTRA.conflict(EXTRA) is None
