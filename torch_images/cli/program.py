@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,8 +50,6 @@ def _run(words: Sequence[str]) -> None:
     if "project" in given:
         os.environ[PROJECT] = os.path.abspath(given.project)  # noqa: PTH100  as above
     if "version" in given:
-        import tomllib
-
         project = tomllib.loads((verb.ROOT / "pyproject.toml").read_text())["project"]
         print(f"{project['name']} {project['version']}")
     elif "list" in given or not given.verb:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch_images.cli.called import as_called, bold, wrapped
+from torch_images.build import bake
+from torch_images.build.diskspace import disk_needed
+from torch_images.build.job import BuildOptions
+from torch_images.build.plan import LockedImage, plan_image
+from torch_images.cli.called import as_called
+from torch_images.config.types import Config
+from torch_images.fetch.update import UNCHANGED, Finding
+from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, choose
+from torch_images.maintain.gc import Item
+from torch_images.oci.diff import Difference
+from torch_images.pipeline.make import Made
 from torch_images.platforms import native
-
-if TYPE_CHECKING:  # `pick` needs none of them, and each other verb only its own
-    from torch_images.build.job import BuildOptions
-    from torch_images.build.plan import LockedImage
-    from torch_images.config.types import Config
-    from torch_images.fetch.update import Finding
-    from torch_images.host.workspace import Workspace
-    from torch_images.maintain.gc import Item
-    from torch_images.oci.diff import Difference
-    from torch_images.pipeline.make import Made
-    from torch_images.publish.tag_rules import Move
-    from torch_images.verify.reproduce import Verdict
-    from torch_images.verify.verify import VerifyReport
+from torch_images.publish import tag, tag_rules
+from torch_images.publish.tag_rules import Move
+from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict
+from torch_images.verify.verify import VerifyReport
 
 
 def planned(
@@ -33,11 +34,6 @@ def planned(
     builder: Builder,
 ) -> dict[str, Any]:
     """What a build would do, as plain data; `builder` is the machine that it is planned for."""
-    from torch_images.build import bake
-    from torch_images.build.diskspace import disk_needed
-    from torch_images.build.plan import plan_image
-    from torch_images.publish import tag
-
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     return {
         "images": [
@@ -148,8 +144,6 @@ def built(done: dict[str, Any]) -> str:
 
 def moves(listed: Sequence[Move], *, done: bool) -> str:
     """A line for each tag: what was done, or would be done."""
-    from torch_images.publish import tag_rules
-
     words = {
         tag_rules.NEW: ("tagged", "would tag"),
         tag_rules.MOVES: ("moved", "would move"),
@@ -164,32 +158,6 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
             f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
         )
     return as_called("\n".join(lines))
-
-
-def picked(answer: dict[str, Any]) -> str:
-    """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    lines = []
-    if answer["published"]:
-        lines.append(f"  {answer['image']} is published")
-    lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
-    lines += [f"  {reason}" for reason in answer["why"]]
-    lines += [
-        f"  {'or' if other['works'] else 'not'} {other['image']}, torch {other['torch']}: "
-        f"{other['why']}"
-        for other in answer["others"]
-    ]
-    return "\n".join([bold(answer["command"]), "", *(wrapped(as_called(text)) for text in lines)])
-
-
-def gpus(known: Sequence[Mapping[str, Any]]) -> str:
-    """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
-    lines = ["Compute capability, architecture, first driver: GPUs; their names at clouds"]
-    lines += [
-        f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
-        + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
-        for one in known
-    ]
-    return "\n".join(lines)
 
 
 def verified(proof: VerifyReport) -> str:
@@ -215,8 +183,6 @@ def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[
 
 def findings(listed: Sequence[Finding]) -> str:
     """The state of locked inputs: counts for each lock, and a line for each input that changed."""
-    from torch_images.fetch.update import UNCHANGED
-
     lines = []
     for lock in dict.fromkeys(finding.lock for finding in listed):
         ours = [finding for finding in listed if finding.lock == lock]
@@ -232,8 +198,6 @@ def findings(listed: Sequence[Finding]) -> str:
 
 def verdict(result: Verdict) -> str:
     """The outcome of a rebuild, fit for a release note."""
-    from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT
-
     words = {
         IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "

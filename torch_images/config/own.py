@@ -6,6 +6,7 @@ It names an image by the axes of images.yaml, and what the project adds to it.
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -190,8 +191,6 @@ def _text(file: Path) -> str:
 
 def _toml(file: Path, text: str) -> dict[str, Any]:
     """The content of a TOML file. Raises ConfigError."""
-    import tomllib
-
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -169,41 +169,35 @@ def reader(
     Rendering takes milliseconds for each image. So the cache keeps what it gave for the same
     configuration, files and packages; not for a user's project, which has files of its own.
     """
-    by_id: dict[str, list[Line]] = {}
-    for line in lines:
-        by_id.setdefault(line.image, []).append(line)
     file = default_cache() / cache.Part.INPUTS / f"{_source(config, root, locks)}.json"
     known: dict[str, tuple[str, str]] = {}
     with contextlib.suppress(OSError, ValueError):
-        known = json.loads(cache.used(file).read_bytes()) if file.exists() else {}
+        known = json.loads(file.read_bytes())
+        cache.used(file)
 
     @functools.cache
     def state(spec: ImageSpec) -> State:
-        name = spec.id
-        inputs = None if spec.own else known.get(name)
-        if inputs is None:
+        inputs = None if spec.own else known.get(spec.id)
+        if not inputs:
             inputs = _inputs(config, spec, root, locks)
             if not spec.own:
-                known[name] = inputs
+                known[spec.id] = inputs
                 with contextlib.suppress(OSError):
                     outputs.write(file, json.dumps(known))
-        return _state(config, spec, by_id.get(name, []), *inputs)
+        return _state(config, spec, [line for line in lines if line.image == spec.id], *inputs)
 
     return state
 
 
 def _source(config: Config, root: Path, locks: Path) -> str:
-    """SHA-256 over all that decides the inputs of images, in hexadecimal."""
     packages = sorted(Path(zstandard.__file__).parents[1].iterdir())  # names have versions
     digest = hashlib.sha256(f"{sys.version} {packages} {config}".encode())
     for top in (PACKAGE, root / "docker", root / "scripts" / "image", locks):
-        for folder, inner, names in os.walk(top):
-            inner[:] = sorted(name for name in inner if name != "__pycache__")
-            for name in sorted(names):
-                with contextlib.suppress(FileNotFoundError):  # an editor's
-                    data = Path(folder, name).read_bytes()
-                    path = os.path.relpath(folder, top)
-                    digest.update(f"{path}/{name} {len(data)} ".encode() + data)
+        for folder, _, names in sorted(os.walk(top)):
+            for path in (Path(folder, name) for name in sorted(names)):
+                if path.suffix != ".pyc" and path.is_file():
+                    data = path.read_bytes()
+                    digest.update(f"{path} {len(data)} ".encode() + data)
     return digest.hexdigest()
 
 
