@@ -78,12 +78,10 @@ def _words(config: Config, answer: answers.Row) -> str:
 
 
 def _served(arch: Architecture) -> str:
-    """Text for searching an architecture."""
     return f"{arch.capability} {arch.capability.sm} {arch.family}"
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
-    """A row of the list of images; `gpus` and `words` are text for searching."""
     arches = spec.architectures
     axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
     return {
