@@ -16,7 +16,7 @@ FLOORS = (
     *("maintain", "pick", "publish", "pipeline", "cli"),
 )
 # Where functions import modules of the project, so that other verbs start faster: all of cli, and
-LAZY = {"torch_images.fetch.bootstrap", "torch_images.fetch.compat"}
+LAZY = {f"torch_images.{name}" for name in ("fetch.bootstrap", "fetch.compat", "verify.ledger")}
 Trees = Mapping[str, ast.Module]
 
 

@@ -33,8 +33,6 @@ from torch_images.host.runner import Runner
 from torch_images.jobs import measure
 from torch_images.oci.compression import Compression, parse
 from torch_images.pipeline.make import make
-from torch_images.pipeline.stale import StaleRun, to_build
-from torch_images.verify import ledger
 
 
 class Build(Building, DryRun, Json):
@@ -98,6 +96,9 @@ def _build_stale(
 
     Raises the first error at the end; a full disk ends the run.
     """
+    from torch_images.pipeline.stale import StaleRun, to_build
+    from torch_images.verify import ledger
+
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
     lines = ledger.read(workspace.root)

@@ -124,7 +124,6 @@ def _served(variant: Variant, versions: Iterable[str]) -> Iterator[str]:
 
 
 def _extras(config: Config) -> str:
-    """A row for each extra that a variant has."""
     rows = [
         (f"`{extra.name}`", extra.description, ", ".join(users))
         for extra in config.extras

@@ -126,7 +126,6 @@ class BaseMaker:
         return used(folder)
 
     def _folder(self, base: Base, lock: DebLock, options: Sequence[str]) -> Path:
-        """The folder of the cache for a lock."""
         facts = " ".join((oci.BASE_RECIPE, lock.digest, *options))
         key = hashlib.sha256(facts.encode()).hexdigest()[:16]
         return self.cache / Part.BASES / f"{base.name}-{key}"

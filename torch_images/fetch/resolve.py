@@ -170,7 +170,6 @@ def _resolve(
 
 
 def _link(file: DistributionPackage) -> str:
-    """The link to a file on the page of a project."""
     sha256 = file.digests.get("sha256", "")
     facts = {"href": file.url + (f"#sha256={sha256}" if sha256 else "")}
     if file.requires_python:

@@ -301,6 +301,7 @@ def _beyond(
         more_wheels = replace(more_wheels, wheels=tuple(kept))
     if wider[1]:
         more_debs = requested.debs(wider[1], folder)
-        added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
+        plain = debs.versions()
+        added = tuple(d for d in more_debs.debs if d.name not in plain)
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs
