@@ -21,13 +21,11 @@ import pytest
 import requests
 
 from tests.loopback import serving
-from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import LockError, NetworkError, TorchImagesError
-from torch_images.fetch import download, resolve, tools
+from torch_images.fetch import download
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host import web
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
@@ -193,17 +191,6 @@ def test_interrupted_download_leaves_no_file(get: Get, tmp_path: Path) -> None:
     with server.serve() as url, pytest.raises(NetworkError):
         get(url, tmp_path, Network())
     assert not list(tmp_path.iterdir())
-
-
-def test_uv_ends_with_an_endless_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads a page whole, and has no limit for one."""
-    monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace("-v 16777216", "-v 262144"))
-    words = WheelRequest(name="x", request=("x",), python="3.11")
-    with (
-        Endless(headers=(("Content-Type", "text/html"),)).serve() as url,
-        pytest.raises(NetworkError, match="sends more than any wheel can have"),
-    ):
-        resolve.resolve(words, network=Network(index=f"{url}/simple"), run=Runner())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.tools import endless, today, uv_command
+from torch_images.fetch.tools import today, uv_command
 from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
@@ -109,7 +109,7 @@ def resolve(
         except CommandError as error:
             lines = [line for line in error.output.splitlines() if not _WARNING.match(line)]
             text = "\n".join(lines).replace("\u2570\u2500\u25b6", "")
-            raise endless(error) or refusal(_PROBLEMS, text, hint=hint) from None
+            raise refusal(_PROBLEMS, text, hint=hint) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, item.python, item.platform)
     with workers(8) as pool:  # indexes need not state sizes (PEP 700)
