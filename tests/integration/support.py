@@ -45,7 +45,7 @@ class Built:
 
 def make_image(*words: str) -> Built:
     """An image, built, verified and tagged by the command that users type."""
-    done = invoke("build", *words, "--progress", "plain", "--json")
+    done = invoke("build", *words, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     [image] = json.loads(done.stdout)["images"]
     facts = (image[name] for name in ("observed", "checks"))

@@ -32,7 +32,6 @@ class BuildOptions:
 
     builder: str = ""
     no_cache: bool = False
-    progress: str = "auto"
     mirrors: tuple[str, ...] = ()
     skip_disk_check: bool = False
     jobs: int = 0
