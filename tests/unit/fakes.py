@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.servers import web_server
 from torch_images.cli import program
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.container import OurContainer
@@ -142,3 +144,29 @@ def axes(words: Sequence[str]) -> dict[str, str]:
         given["compat"] = "with"
     pairs = zip(left[::2], left[1::2], strict=True)
     return given | {name.removeprefix("--"): value for name, value in pairs}
+
+
+def run_verb(
+    root: Path, config: Path, pages: Mapping[str, bytes], *words: str, **more: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a verb in a process, with an images.yaml and an index; also the requests to the index."""
+    with web_server(pages) as (url, paths):
+        env = {
+            **os.environ,
+            "NO_COLOR": "1",
+            "UV_DEFAULT_INDEX": f"{url}/simple",
+            "UV_PYTHON_INSTALL_MIRROR": f"{url}/pythons",
+            "TORCH_IMAGES_CONFIG": str(config),
+            "TORCH_IMAGES_CACHE": str(config.parent / "cache"),
+            **more,
+        }
+        env.pop("TORCH_IMAGES_LOCKS", None)
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=root,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return done, paths

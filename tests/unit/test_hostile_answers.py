@@ -46,9 +46,6 @@ def service() -> Iterator[Service]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     with serving(Handler) as url:
         server.url = url
         yield server

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.servers import web_server
+from tests.unit.fakes import run_verb
 from tests.unit.test_lock_adds import Project, locked
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
@@ -55,21 +54,8 @@ class Mine:
         for name in self.yanked:
             page = pages[f"/simple/{name}/"]
             pages[f"/simple/{name}/"] = page.replace(b"<a ", b'<a data-yanked="a leak" ')
-        with web_server(pages) as (url, _):
-            env = {
-                **os.environ,
-                "NO_COLOR": "1",
-                "UV_DEFAULT_INDEX": f"{url}/simple",
-                "TORCH_IMAGES_CONFIG": str(self.project.config),
-                "TORCH_IMAGES_CACHE": str(self.project.folder / "cache"),
-                "TORCH_IMAGES_PROJECT": str(self.folder),
-                **more,
-            }
-            env.pop("TORCH_IMAGES_LOCKS", None)
-            command = [sys.executable, "-m", "invoke", *words]
-            return subprocess.run(
-                command, cwd=self.project.root, env=env, capture_output=True, text=True, check=False
-            )
+        project = {"TORCH_IMAGES_PROJECT": str(self.folder), **more}
+        return run_verb(self.project.root, self.project.config, pages, *words, **project)[0]
 
     def lock(self, *words: str) -> dict[str, str]:
         """Lock, and return the versions of what the project adds."""

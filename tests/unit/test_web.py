@@ -81,9 +81,6 @@ class Endless:
 
             do_HEAD = do_GET  # noqa: N815
 
-            def log_message(self, *_: object) -> None:
-                """Keep requests out of the output of tests."""
-
         with serving(Handler) as url:
             yield url
 
@@ -265,9 +262,6 @@ def two(request: pytest.FixtureRequest) -> Iterator[Two]:
                 self.end_headers()
 
             do_HEAD = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                """Keep requests out of the output of tests."""
 
         return Handler
 
