@@ -175,21 +175,6 @@ def test_an_image_is_built_while_the_one_before_is_checked(
     assert [one.spec.id for one in stand.outcomes(OLDER, RUNTIME)] == [OLDER, RUNTIME]
 
 
-def test_two_images_are_checked_at_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one waits for the second, and both get their lines, in order."""
-    begun, check = threading.Event(), stand.check
-
-    def meeting(job: Job, result: BuildResult) -> Made:
-        if result.plan.spec.id == RUNTIME:
-            begun.set()
-        assert begun.wait(PATIENCE)
-        return check(job, result)
-
-    monkeypatch.setattr(stale, "check", meeting)
-    assert [one.spec.id for one in stand.outcomes(OLDER, RUNTIME)] == [OLDER, RUNTIME]
-    assert {line.image for line in stand.lines()} == {OLDER, RUNTIME}
-
-
 def test_a_long_check_does_not_hold_up_others(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
