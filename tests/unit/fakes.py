@@ -22,7 +22,9 @@ from torch_images.errors import CommandError, EngineError
 from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
+from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
 
 INV = "/x/torch_images/__main__.py"  # how ./inv starts Python
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,6 +44,12 @@ class FakeRunner(Runner):
         if code and options.get("check", True):
             raise CommandError(line, code, output)
         return Completed(code, output)
+
+
+def workspace_of(root: Path, cache: Path, **more: Path) -> Workspace:
+    """The folders of a build, with the locks of its root, and no network."""
+    given = {"locks": root / "locks", **more}
+    return Workspace(root=root, cache=cache, network=Network(), **given)
 
 
 def stored(digit: str, *tags: str, **labels: str) -> ListedImage:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
 from torch_images.build.build import BuildResult
 from torch_images.build.diskspace import disk_needed
@@ -29,9 +29,7 @@ from torch_images.errors import (
     VerifyError,
 )
 from torch_images.host.buildx import Record
-from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.pipeline import stale
@@ -88,9 +86,7 @@ class Stand:
         self.log: list[str] = []
         self.problems: dict[str, BaseException] = {}
         locks = root / "locks"
-        self.workspace = Workspace(
-            root=folder, cache=folder / "cache", network=Network(), locks=locks
-        )
+        self.workspace = workspace_of(folder, folder / "cache", locks=locks)
         self.workspace.cache.mkdir()
         for name in ("docker", "scripts"):
             (folder / name).symlink_to(root / name)
