@@ -17,7 +17,10 @@ from typing import Any
 from unittest import mock
 
 from tests.servers import web_server
+from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.cli import program
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
@@ -44,6 +47,20 @@ class FakeRunner(Runner):
         if code and options.get("check", True):
             raise CommandError(line, code, output)
         return Completed(code, output)
+
+
+def git(folder: Path, *words: str, **environment: str) -> str:
+    """The output of git in a repository."""
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return done.stdout.strip()
+
+
+def plan_of(config: Config, root: Path, **axes: str) -> ImagePlan:
+    """The image with these axes, rendered."""
+    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+    return planned
 
 
 def workspace_of(root: Path, cache: Path, **more: Path) -> Workspace:

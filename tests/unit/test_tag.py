@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import T130
-from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of, stored, workspace_of
 from torch_images.build import built, labels
 from torch_images.build.job import Job, Shown
-from torch_images.build.plan import ImagePlan, plan_images, version
-from torch_images.config.choose import choose
+from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.image_info import ImageInfo
@@ -39,8 +38,7 @@ class Engine(FakeEngine):
 
 @pytest.fixture
 def plan(config: Config, root: Path) -> ImagePlan:
-    [planned] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
-    return planned
+    return plan_of(config, root, arch="12.0")
 
 
 @pytest.fixture

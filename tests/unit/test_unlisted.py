@@ -13,27 +13,14 @@ from torch_images.config.lock_requests import (
     FactsRequest,
     facts_input,
     image_inputs,
-    locked_images,
 )
 from torch_images.config.lock_selection import choose_locks, inputs
 from torch_images.config.types import Config
-from torch_images.errors import LockError, UsageError
+from torch_images.errors import UsageError
 from torch_images.locks.facts import FactsLock, with_facts
 from torch_images.locks.files import dumps, read
-from torch_images.locks.image_lock import image_lock
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
-
-
-def test_image_lock_missing_names_the_command(config: Config, root: Path) -> None:
-    spec = choose_id(config, UNLISTED)
-    assert spec not in locked_images(config)
-    with pytest.raises(LockError) as caught:
-        image_lock(config, spec, root / "locks")
-    assert str(caught.value) == (
-        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.json does not exist; "
-        f"run `invoke lock --select {UNLISTED}`"
-    )
 
 
 def test_choose_locks_by_identifier(config: Config) -> None:

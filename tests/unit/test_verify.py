@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of, stored, workspace_of
 from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import plan_images
@@ -105,7 +105,7 @@ class OneImage(Engine):
 @pytest.fixture
 def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
     """Verify an image of which there is a report, which differs in what is given."""
-    [image] = plan_images(config, [choose(config)], root, root / "locks")
+    image = plan_of(config, root)
     info = ImageInfo(id="sha256:" + "d" * 64, size=1, created="", config={}, labels={})
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)
@@ -145,7 +145,6 @@ def test_verify_uses_a_report_of_the_same_checks(
     "changes",
     [
         {"suite": "0" * 64},  # of other checks, or of another claim
-        {"suite": ""},
         {"checks": ()},
         {"checks": (Check(name="a", outcome="failed", seconds=1.0),)},
         {"reuse": False},
