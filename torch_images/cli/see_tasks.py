@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch_images.build.plan import LockedImage
-    from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
 
@@ -143,11 +142,6 @@ def chosen(config: Config, options: Pick) -> dict[str, Any]:
     from torch_images.verify import ledger
 
     locks = verb.workspace().locks
-    lines = ledger.read(verb.ROOT)
-
-    def state(spec: ImageSpec) -> ledger.State:
-        return ledger.states(config, [spec], lines, verb.ROOT, locks)[spec]
-
     model = find_gpu(config, options.gpu)
     driver = find_driver(config, options.driver)
     host = host_platform(config, model, options.platform)
@@ -163,7 +157,7 @@ def chosen(config: Config, options: Pick) -> dict[str, Any]:
         variant=options.variant or config.defaults.variant,
         platform=host,
         namespace=verb.namespace(config, options.registry),
-        state=state,
+        state=ledger.judge(config, verb.ROOT, locks),
     )
     return answer(config, model, driver, suggestions, platform=host)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,12 @@ def states(
         spec: _state(config, spec, [ln for ln in lines if ln.image == spec.id], root, locks)
         for spec in specs
     }
+
+
+def judge(config: Config, root: Path, locks: Path) -> Callable[[ImageSpec], State]:
+    """A function that says whether an image is tested, and looks at each once."""
+    lines = read(root)
+    return cache(lambda spec: states(config, [spec], lines, root, locks)[spec])
 
 
 def _state(
