@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.conftest import LOCKS, ROOT, T128, T130
+from tests.unit.fakes import workspace_of
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
 from torch_images.cli import program, verb, verify_tasks
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.locks.sources import SourceLock
 from torch_images.project import LEDGER
@@ -234,7 +233,7 @@ def test_verify_records_what_passed(
     monkeypatch.setattr(verify_tasks, "check", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
     monkeypatch.setattr(verb, "engine", lambda: None)
     monkeypatch.setattr(verify_tasks, "revision", lambda *_: "f" * 40)
-    space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    space = workspace_of(tmp_path, tmp_path, locks=root / "locks")
     monkeypatch.setattr(verb, "workspace", lambda: space)
     code = program.run(["verify", "x", "--gpus", "all", "--record"])
     assert (code == 0) == (outcome == "passed")

@@ -6,6 +6,7 @@ The host gets all of them before a build begins, so that the build itself needs 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from torch_images import jsondoc
 from torch_images.config.lock_requests import SourceRequest, ToolkitRequest
 from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
@@ -119,7 +119,7 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
     url = f"{item.archives}/redistrib_{item.cuda.release}.json"
     archives = []
     try:
-        listed = jsondoc.parse(read(network.mirrored(url), network))
+        listed = json.loads(read(network.mirrored(url), network))
         for package in item.cuda.archives:
             file = listed[package][_PLATFORM]
             archive = LockedArchive(
@@ -130,7 +130,7 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
                 sha256=file["sha256"],
             )
             archives.append(archive)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise LockError(
             f"{url} does not list all archives for {_PLATFORM}: {shown(str(error))}",
             "correct `archives` in images.yaml",
@@ -161,10 +161,10 @@ def _downloads(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     info = "cmake/llvm-info.json"
     if text := read_file(triton, info):  # newer ones pin their LLVM themselves
         try:
-            document = jsondoc.parse(text)
+            document = json.loads(text)
             commit, number = str(document["llvm_hash"]), str(document["build_number"])
             sha256 = str(document["sha256sum"][_SYSTEM])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             commit = number = sha256 = ""
         _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
         name = f"{commit[:8]}-{_SYSTEM}-{number}"
