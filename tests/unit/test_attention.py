@@ -168,5 +168,7 @@ def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType)
     ]
     assert len(locks) >= 3
     for path in locks:
+        if "cu128" in path.name:  # it has none for CUDA 12
+            continue
         version = read_wheels(path).versions()["flash-attn-4"]
         assert f"FlashAttention-4 {version} " in " ".join((rules.__doc__ or "").split())

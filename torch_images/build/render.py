@@ -226,6 +226,7 @@ def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str
             {
                 "name": tree.name,
                 "contents": f"{lock.compiled[tree.name]}, from {tree.repository} at {tree.commit}.",
+                "file": "",
             }
             for tree in lock.trees
         )
