@@ -67,6 +67,7 @@ class Lock(Section):
 _Kind = TypeVar("_Kind", bound=Lock)
 
 
+@lru_cache(maxsize=512)  # many images share a lock
 def dumps(lock: Lock) -> str:
     """The text of a lock's file, sorted, so that equal locks have equal texts."""
     members = _members(lock)
