@@ -12,7 +12,9 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
     """Serve `handler` in the background. Yields the server's URL, without a final slash."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, running(server):
+    # Requests stay out of the output of tests.
+    quiet = type("Quiet", (handler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), quiet) as server, running(server):
         yield f"http://127.0.0.1:{server.server_port}"
 
 

@@ -59,8 +59,5 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
 
         do_HEAD = do_GET  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     with serving(Handler) as url:
         yield url, paths

@@ -70,6 +70,18 @@ class Lab:
                 shutil.rmtree(part)
         shutil.rmtree(self.project / "build" / "reports", ignore_errors=True)
 
+    def set_up(self) -> None:
+        """What ./inv does first: a Python environment, from nothing."""
+        shutil.rmtree(self.project / ".venv", ignore_errors=True)
+        env = {"PIP_NO_CACHE_DIR": "1", "PYTHONPATH": ""}
+        self.run.run([str(self.project / "inv"), "--list"], env=env)
+
+    def new_base(self) -> None:
+        """Make the base from nothing, its packages fetched anew."""
+        for part in ("bases", "debs"):
+            shutil.rmtree(self.cache / part, ignore_errors=True)
+        self.base()
+
     def base(self) -> str:
         """The base as a named context; made where it is not there yet."""
         config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.builds.measure import ticks
 from tests.integration.support import registry, second_engine
 from tests.servers import connecting
 from torch_images.host.runner import Runner
@@ -82,15 +83,6 @@ def _copy(source: socket.socket, target: socket.socket, link: Link | None = None
     for end in (source, target):
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-
-
-def ticks(stat: str) -> int:
-    """Ticks of the clock in a /proc/PID/stat: the process's own and of children that it waited for.
-
-    See proc_pid_stat(5): utime, stime, cutime and cstime.
-    """
-    _, _, after = stat.rpartition(")")  # the name before it may have spaces
-    return sum(int(field) for field in after.split()[11:15])
 
 
 def used(engine: str) -> float:

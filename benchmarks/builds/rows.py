@@ -5,7 +5,6 @@ A row gives what it measured, by name: seconds, bytes, or both of `measure.Measu
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -40,23 +39,21 @@ def tuned(lab: Lab) -> Figures:
 
 
 def user(lab: Lab) -> Figures:
-    """README's command from an empty store: the build, the checks, the tags."""
+    """What a reader of README waits for, from nothing: set-up, base, build; checks and tags."""
     lab.empty()
-    started = time.monotonic()
-    [image] = json.loads(lab.invoke("build", *RUNTIME, "--json"))["images"]
-    seconds = time.monotonic() - started
-    spent = image["seconds"]
-    return {
-        "our seconds": seconds,
-        "building, seconds": spent["build"],
-        "checking, seconds": spent["verify"],
+    steps: dict[str, Callable[[], object]] = {
+        "set-up": lab.set_up,
+        "base": lab.new_base,
+        "build": lambda: lab.invoke("build", *RUNTIME, "--unverified"),
+        "checks": lambda: lab.invoke("build", *RUNTIME),
     }
+    return {k: v for name, work in steps.items() for k, v in _timed(work, name).items()}
 
 
 def again(lab: Lab) -> Figures:
     """The same command with nothing changed: build, verification taken over, tags."""
     lab.build(*RUNTIME, verified=True)
-    return {"our seconds": _timed(lambda: lab.invoke("build", *RUNTIME))}
+    return _timed(lambda: lab.invoke("build", *RUNTIME))
 
 
 def edit(lab: Lab) -> Figures:
@@ -65,20 +62,19 @@ def edit(lab: Lab) -> Figures:
     script = lab.project / "scripts" / "image" / "runtime" / "shell.sh"
     before = script.read_text()
     script.write_text(f"{before}# {time.time()}\n")
-    seconds = _timed(lambda: lab.build(*RUNTIME))
+    figures = _timed(lambda: lab.build(*RUNTIME))
     script.write_text(before)
-    return {"our seconds": seconds}
+    return figures
 
 
 def variant(lab: Lab) -> Figures:
     """A second image of the same CUDA version: what it adds to the first one."""
     [first] = lab.build(*RUNTIME)
-    started = time.monotonic()
-    [second] = lab.build(*RUNTIME, "--variant", "devel")
-    seconds = time.monotonic() - started
+    with measuring() as spent:
+        [second] = lab.build(*RUNTIME, "--variant", "devel")
     held, ours = (lab.layers(image["digest"]) for image in (first, second))
     added = sum(size for digest, size in ours.items() if digest not in held)
-    return {"our seconds": seconds, "our bytes": added, "whole bytes": sum(ours.values())}
+    return spent.figures("our") | {"our bytes": added, "whole bytes": sum(ours.values())}
 
 
 def release(lab: Lab) -> Figures:
@@ -114,14 +110,20 @@ def small(lab: Lab) -> Figures:
 def commands(lab: Lab) -> Figures:
     """What needs no engine: the median of five, which are too short to be measured once."""
     words: Mapping[str, tuple[str, ...]] = {
-        "list seconds": ("--list",),
-        "matrix seconds": ("matrix",),
-        "render seconds": ("render", f"cu130-sm120-torch{T130}-trixie-runtime"),
+        "list": ("--list",),
+        "matrix": ("matrix",),
+        "render": ("render", f"cu130-sm120-torch{T130}-trixie-runtime"),
     }
-    found = {}
+    figures = {}
     for name, word in words.items():
-        found[name] = statistics.median(_timed(lambda w=word: lab.invoke(*w)) for _ in range(5))  # type: ignore[misc]
-    return found
+        spent = []
+        for _ in range(5):
+            with measuring() as one:
+                lab.invoke(*word)
+            spent.append(one)
+        figures[f"{name} seconds"] = statistics.median(one.seconds for one in spent)
+        figures[f"{name} processor seconds"] = statistics.median(one.own for one in spent)
+    return figures
 
 
 # In the order in which they are measured: `user` leaves the image that `again` and `edit` repeat.
@@ -149,7 +151,7 @@ LEAVES_OUT: dict[str, str] = {
     "small": "the checks",
     "variant": _HELD,
     "release": _HELD,
-    "user": "set-up and the base",
+    "user": "a Docker Engine and mmdebstrap, which `scripts/setup-engine` installs",
     "again": "the checks, which are taken over for the same digest",
     "commands": "the shell script `./inv` before Python starts, some 0.02 s",
 }
@@ -181,8 +183,7 @@ def _dockerfile(lab: Lab, build: Callable[[Lab], str]) -> Figures:
     lab.empty()
     with measuring(lab.disk) as spent:
         name = build(lab)
-    figures = {"plain seconds": spent.seconds, "plain disk": float(spent.disk)}
-    return figures | {"plain bytes": lab.packed(name)}
+    return spent.figures("plain") | {"plain disk": spent.disk, "plain bytes": lab.packed(name)}
 
 
 def _ours(lab: Lab, words: Sequence[str]) -> Figures:
@@ -190,8 +191,8 @@ def _ours(lab: Lab, words: Sequence[str]) -> Figures:
     lab.empty()
     with measuring(lab.disk) as ours:
         [image] = lab.build(*words)
-    figures = {"our seconds": ours.seconds, "our disk": float(ours.disk)}
-    return figures | {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
+    sizes = {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
+    return ours.figures("our") | {"our disk": ours.disk, **sizes}
 
 
 # The ways to build the same image from nothing, and the rows that need each.
@@ -217,7 +218,7 @@ def _side(lab: Lab, name: str) -> Figures:
     return dict(lab.sides[name])
 
 
-def _timed(work: Callable[[], object]) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
+def _timed(work: Callable[[], object], side: str = "our") -> Figures:
+    with measuring() as spent:
+        work()
+    return spent.figures(side)

@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.integration.standins import copy_project, replace, small_project
-from tests.integration.support import DEFAULT, NARROW, ROOT, Built, invoke, make_image
+from tests.integration.support import DEFAULT, NARROW, ROOT, Built, Registry, invoke, make_image
 from tests.progress import Progress, file_of
 from torch_images.config.load import load_config
 from torch_images.config.types import Config
@@ -110,6 +110,15 @@ def locks() -> Path:
 def workspace(locks: Path) -> Workspace:
     """The project's own folder and cache."""
     return Workspace(root=ROOT, cache=default_cache(), network=detect(os.environ), locks=locks)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that has nothing."""
+    registry = Registry(tmp_path / "registry")
+    registry.start()
+    yield registry
+    registry.remove()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,16 @@ import pytest
 
 from tests.releases import T130
 from tests.servers import closed_port
+from torch_images.build.plan import ImagePlan
+from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.verify.suites import Check, suite_hash
+from torch_images.verify.verify import VerifyReport, claim, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -45,11 +50,40 @@ class Built:
 
 def make_image(*words: str) -> Built:
     """An image, built, verified and tagged by the command that users type."""
-    done = invoke("build", *words, "--progress", "plain", "--json")
+    done = invoke("build", *words, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     [image] = json.loads(done.stdout)["images"]
     facts = (image[name] for name in ("observed", "checks"))
     return Built(image["id"], image["digest"], tuple(image["tags"]), *facts)
+
+
+def build_stand_in(
+    folder: Path, lines: Sequence[str], tag: str, engine: Engine, *options: str, day: int = 0
+) -> None:
+    """Build an image of a folder's files, of inputs of a day, under a tag; `lines` say how."""
+    (folder / "Dockerfile").write_text("\n".join(lines))
+    new = f"{tag}-new"
+    output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
+    command = ["docker", "buildx", "build", "--provenance=false", f"--output={output}", *options]
+    command += [f"--build-arg=SOURCE_DATE_EPOCH={1_790_000_000 + day * 86400}", str(folder)]
+    Runner().run(command)
+    engine.tag(new, *tag.rsplit(":", 1))
+    engine.untag(new)  # whose time BuildKit dates back to SOURCE_DATE_EPOCH
+
+
+def write_passed(
+    config: Config, workspace: Workspace, plan: ImagePlan, digest: str, seen: Mapping[str, str]
+) -> None:
+    """Write the report of an image that passed its checks."""
+    report = VerifyReport(
+        digest=digest,
+        id=plan.spec.id,
+        suite=suite_hash(workspace.root, claim(config, plan)),
+        checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
+        observed={**seen, **{f"arch {a.name}": "native" for a in plan.spec.architectures}},
+        seconds=0,
+    )
+    write_report(report, workspace)
 
 
 def forget(engine: Engine, image: Built) -> None:

@@ -36,7 +36,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.files import read
 from torch_images.locks.wheels import LockedWheel, read_wheels
 
-BUILD = ("build", "--progress", "plain")
+BUILD = "build"
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -135,7 +135,7 @@ def test_build_uses_a_mirror_of_the_index(
         network = Network(ca_bundle=workspace.network.ca_bundle, index=index)
         copy = dataclasses.replace(workspace, root=folder, network=network, locks=folder / "locks")
         planned = plan_images(config, [choose(config)], copy.root, copy.locks)
-        options = BuildOptions(progress="plain")
+        options = BuildOptions()
         job = Job(config=config, workspace=copy, engine=engine, run=runner, options=options)
         [image] = [result.plan for result in build(job, planned)]
     try:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow  # a second engine starts from nothing
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
 CANDIDATE = f"torch-images-candidate:cu130-sm100-torch{T130}-trixie-runtime"
 BUILD = (
-    *("build", "--arch", "10.0", "--progress", "plain"),
+    *("build", "--arch", "10.0"),
     *("--unverified", "--json", "--skip-disk-check"),
 )
 

@@ -51,7 +51,7 @@ from torch_images.verify.verify import claim
 
 # Other tests build for other architectures at the same time.
 CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-trixie-runtime-compat"
-BUILD = ("build", "--arch", "8.6", "--compat", "--progress", "plain", "--unverified")
+BUILD = ("build", "--arch", "8.6", "--compat", "--unverified")
 REFERENCE = "torch-images-test:compat"
 LABEL = "io.github.torch-images.compat"
 NVRM = {

@@ -56,7 +56,7 @@ from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, Subject, outside
 
 WHEELS = (
-    *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
+    *("wheels", "--cuda", "13.0", "--skip-disk-check"),
     *("--source", "fork"),
 )
 BACKEND = "triton/backends/nvidia"
@@ -186,7 +186,7 @@ def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
 
 def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: Engine) -> None:
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
-    done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
+    done = compiling.invoke(*words, "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     [image] = json.loads(done.stdout)["images"]
     assert image["unlocked"] is False

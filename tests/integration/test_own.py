@@ -42,7 +42,7 @@ class Own:
         """Lock and build; the checks pass, the example's own among them."""
         if not (self.folder / LOCK).exists():
             self.run("lock")
-        text = self.run("build", "--progress=plain", "--json", *words, **env)
+        text = self.run("build", "--json", *words, **env)
         [image] = json.loads(text)["images"]
         facts = (image.get(name, {}) for name in ("observed", "checks"))
         return Built(image["id"], image["digest"], tuple(image["tags"]), *facts)

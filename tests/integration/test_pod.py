@@ -72,7 +72,7 @@ def image(
     replace(folder, "images.yaml", devel, STARTS)
     done = invoke("lock", "--select", "base-trixie-devel", cwd=folder)
     assert done.returncode == 0, done.stderr
-    words = ("build", "--variant", "devel", "--unverified", "--json", "--progress", "plain")
+    words = ("build", "--variant", "devel", "--unverified", "--json")
     with served(pages) as index:
         done = invoke(*words, cwd=folder, env={"UV_DEFAULT_INDEX": index})
     assert done.returncode == 0, done.stderr[-3000:]

@@ -23,7 +23,16 @@ import pytest
 import requests
 
 from tests.faults import Fault, faulty
-from tests.integration.support import ROOT, Built, Registry, invoke, second_engine
+from tests.integration.support import (
+    ROOT,
+    TESTS,
+    Built,
+    Registry,
+    build_stand_in,
+    invoke,
+    second_engine,
+    write_passed,
+)
 from tests.releases import M130, T130
 from torch_images.build import built as built_here
 from torch_images.build import labels
@@ -31,16 +40,13 @@ from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
-from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.verify.suites import Check, suite_hash
-from torch_images.verify.verify import VerifyReport, claim, report_path, write_report
+from torch_images.verify.verify import report_path
 
 REPOSITORY = "owner/torch-cu130"
 LAYERS, LAYER_SIZE = 4, 3_000_000
 OBSERVED = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.13.5"}
 FLOATING = (f"{T130}-devel", f"{M130}-devel", "devel")
-ID = f"cu130-torch{T130}-trixie-devel"
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,6 @@ def make(
     config: Config,
     workspace: Workspace,
     engine: Engine,
-    runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
     """Make a stand-in: of other bytes each time, of inputs of a day.
@@ -87,52 +92,21 @@ def make(
             (folder / f"{number}").write_bytes(secrets.token_bytes(LAYER_SIZE))
             lines.append(f"COPY {number} /")
         lines += [f"LABEL {key}={json.dumps(value)}" for key, value in label.items()]
-        (folder / "Dockerfile").write_text("\n".join(lines))
-        tag = f"torch-images-test:push-{len(images)}"
-        new = "torch-images-test:new"
-        output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
-        command = ["docker", "buildx", "build", "--provenance=false", f"--output={output}"]
-        command += [f"--build-arg=SOURCE_DATE_EPOCH={1_790_000_000 + day * 86400}", str(folder)]
-        runner.run(command)
-        engine.tag(new, *tag.rsplit(":", 1))
-        engine.untag(new)  # whose time BuildKit dates back to SOURCE_DATE_EPOCH
+        tag = f"{TESTS}:push-{len(images)}"
+        build_stand_in(folder, lines, tag, engine, day=day)
         info = engine.inspect(tag)
         standin = StandIn(tag, info.id, label["org.opencontainers.image.version"])
         images.append(standin)
         built_here.note(workspace.cache, engine, info.id)
         if verified:
-            report(info.id, suite_hash(workspace.root, claim(config, planned)))
+            write_passed(config, workspace, planned, info.id, OBSERVED)
         return standin
-
-    def report(digest: str, suite: str) -> None:
-        passed = Check(name="image/test_x/test_y", outcome="passed", seconds=0)
-        seen = OBSERVED | {f"arch {a.name}": "native" for a in spec.architectures}
-        write_report(
-            VerifyReport(
-                digest=digest,
-                id=ID,
-                suite=suite,
-                checks=(passed,),
-                observed=seen,
-                seconds=0,
-            ),
-            workspace,
-        )
 
     yield make
     for image in images:
         report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
     built_here.forget(workspace.cache, engine)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Registry]:
-    """A registry that has nothing."""
-    registry = Registry(tmp_path / "registry")
-    registry.start()
-    yield registry
-    registry.remove()
 
 
 def push(image: StandIn, host: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -225,7 +199,7 @@ def test_push_with_a_lasting_fault_leaves_nothing_half(
     with faulty(
         server.host, Fault(request_line, status="500 Internal Server Error", times=99)
     ) as host:
-        done = push(image, host, "--retries", "1")
+        done = push(image, host)
         assert done.returncode == 6
         last = done.stderr.strip().splitlines()[-1]
         assert last.startswith(f"error: {host} could not be reached: ")

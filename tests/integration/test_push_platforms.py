@@ -13,27 +13,23 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from tests.integration.support import TESTS, Registry, invoke
+from tests.integration.support import TESTS, Registry, build_stand_in, invoke, write_passed
 from tests.releases import M132, T132
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
-from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.verify.suites import Check, suite_hash
-from torch_images.verify.verify import VerifyReport, claim, report_path, write_report
+from torch_images.verify.verify import report_path
 
 REPOSITORY, CU130 = "owner/torch-cu132", "owner/torch-cu130"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
-ID = f"cu132-torch{T132}-trixie-runtime"
 FLOATING = (T132, M132, "latest")
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -57,7 +53,6 @@ def make(
     config: Config,
     workspace: Workspace,
     engine: Engine,
-    runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
     """Make a stand-in for a platform, of other bytes each time.
@@ -74,14 +69,8 @@ def make(
         (folder / "file").write_text(text)
         lines = ["FROM scratch", "COPY file /", 'CMD ["/file"]']
         lines += [f"LABEL {key}={json.dumps(value)}" for key, value in written.items()]
-        (folder / "Dockerfile").write_text("\n".join(lines))
-        tag, new = f"{TESTS}:platform-{len(images)}", f"{TESTS}:platform-new"
-        output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
-        command = ["docker", "buildx", "build", "--provenance=false", f"--platform={platform}"]
-        command += [f"--output={output}", "--build-arg=SOURCE_DATE_EPOCH=1790000000", str(folder)]
-        runner.run(command)
-        engine.tag(new, *tag.rsplit(":", 1))
-        engine.untag(new)
+        tag = f"{TESTS}:platform-{len(images)}"
+        build_stand_in(folder, lines, tag, engine, f"--platform={platform}")
         # A build leaves an image of another platform packed; making a container of it does not.
         container = subprocess.run(
             ["docker", "create", f"--platform={platform}", tag],
@@ -94,32 +83,13 @@ def make(
         images.append(StandIn(tag, info.id, written["org.opencontainers.image.version"], text))
         torch = f"{spec.torch}+{spec.cuda.short}"
         seen = {"cuda": cuda, "torch": torch, "triton": "3.6.0", "python": "3.13.5"}
-        write_report(
-            VerifyReport(
-                digest=info.id,
-                id=plan.spec.id,
-                suite=suite_hash(workspace.root, claim(config, plan)),
-                checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
-                observed=seen | {f"arch {a.name}": "native" for a in plan.spec.architectures},
-                seconds=0,
-            ),
-            workspace,
-        )
+        write_passed(config, workspace, plan, info.id, seen)
         return images[-1]
 
     yield make
     for image in images:
         report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Registry]:
-    """A registry that has nothing."""
-    registry = Registry(tmp_path / "registry")
-    registry.start()
-    yield registry
-    registry.remove()
 
 
 def push(image: StandIn, host: str, *words: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from torch_images.verify import ledger
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
 CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime-compat"
 BUILD = (
-    *("build", "--cuda", "13.0", "--arch", "8.9", "--compat", "--progress", "plain"),
+    *("build", "--cuda", "13.0", "--arch", "8.9", "--compat"),
     *("--unverified", "--json"),
 )
 NOTHING = "--no-cache"

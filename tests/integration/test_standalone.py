@@ -175,7 +175,7 @@ def small(
         assert done.returncode == 0, done.stderr
         commit(folder)
         words = ("--arch", "12.0", "--variant", "devel", "--compat", "--unverified")
-        done = invoke("build", *words, "--json", "--progress", "plain", cwd=folder, env=env)
+        done = invoke("build", *words, "--json", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         yield Small(folder, env, json.loads(done.stdout)["images"][0]["digest"])
     engine.untag(f"torch-images-candidate:{DEVEL}")

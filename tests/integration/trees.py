@@ -155,9 +155,6 @@ def mirror(repositories: Repositories, files: Mapping[str, bytes]) -> Iterator[s
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     with serving(Handler) as url:
         yield url
 

@@ -38,7 +38,7 @@ PUBLISHED = LockedWheel(
     size=766626191,
     sha256="4874a73507a300a5d089ceaff616a569e7bb7c613c56f37f63ec3ffac65259cf",
 )
-WHEELS = ("wheels", "--source", "debian", "--progress", "plain", "--skip-disk-check")
+WHEELS = ("wheels", "--source", "debian", "--skip-disk-check")
 # What images.yaml leaves out, by the names of features.json.
 WITHOUT = {"fbgemm", "magma"}
 CHANGED = "aten/src/ATen/native/Linear.cpp"

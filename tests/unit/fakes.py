@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.servers import web_server
+from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.cli import program
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
+from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
 
 INV = "/x/torch_images/__main__.py"  # how ./inv starts Python
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,6 +47,26 @@ class FakeRunner(Runner):
         if code and options.get("check", True):
             raise CommandError(line, code, output)
         return Completed(code, output)
+
+
+def git(folder: Path, *words: str, **environment: str) -> str:
+    """The output of git in a repository."""
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return done.stdout.strip()
+
+
+def plan_of(config: Config, root: Path, **axes: str) -> ImagePlan:
+    """The image with these axes, rendered."""
+    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+    return planned
+
+
+def workspace_of(root: Path, cache: Path, **more: Path) -> Workspace:
+    """The folders of a build, with the locks of its root, and no network."""
+    given = {"locks": root / "locks", **more}
+    return Workspace(root=root, cache=cache, network=Network(), **given)
 
 
 def stored(digit: str, *tags: str, **labels: str) -> ListedImage:
@@ -142,3 +169,29 @@ def axes(words: Sequence[str]) -> dict[str, str]:
         given["compat"] = "with"
     pairs = zip(left[::2], left[1::2], strict=True)
     return given | {name.removeprefix("--"): value for name, value in pairs}
+
+
+def run_verb(
+    root: Path, config: Path, pages: Mapping[str, bytes], *words: str, **more: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a verb in a process, with an images.yaml and an index; also the requests to the index."""
+    with web_server(pages) as (url, paths):
+        env = {
+            **os.environ,
+            "NO_COLOR": "1",
+            "UV_DEFAULT_INDEX": f"{url}/simple",
+            "UV_PYTHON_INSTALL_MIRROR": f"{url}/pythons",
+            "TORCH_IMAGES_CONFIG": str(config),
+            "TORCH_IMAGES_CACHE": str(config.parent / "cache"),
+            **more,
+        }
+        env.pop("TORCH_IMAGES_LOCKS", None)
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=root,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return done, paths

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.build.plan import plan_images
-from torch_images.config.choose import choose
+from tests.unit.fakes import plan_of
 from torch_images.config.types import Config
 from torch_images.verify.verify import claim
 
 
 @pytest.mark.parametrize("axes", [{}, {"variant": "pod"}, {"source": "fork"}])
 def test_claim_has_the_whole_lock(config: Config, root: Path, axes: dict[str, str]) -> None:
-    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+    planned = plan_of(config, root, **axes)
     claimed, lock = claim(config, planned), planned.lock
     locked = {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled
     assert claimed["packages"] == locked

@@ -14,7 +14,7 @@ import pytest
 
 from tests.packages import make_deb
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, workspace_of
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import lock_image
 from torch_images.build.prepare import must_bootstrap
@@ -34,7 +34,6 @@ from torch_images.fetch.apt import Resolver, confined, tree_room
 from torch_images.fetch.bootstrap import BaseMaker, dpkg_options, kept
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
-from torch_images.host.workspace import Workspace
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import layout_digest, normalise, write_layout
@@ -43,7 +42,7 @@ from torch_images.platforms import ARM64, native
 
 def test_must_bootstrap(config: Config, root: Path, tmp_path: Path) -> None:
     """Not where the cache has the base already: a machine without mmdebstrap can build then."""
-    space = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    space = workspace_of(root, tmp_path)
     image = lock_image(config, choose(config, platform=native().name), space.locks)
     assert must_bootstrap([image], space, BuildOptions())
     maker = BaseMaker(cache=tmp_path, resolver=Resolver(root=root, network=Network(), run=Runner()))

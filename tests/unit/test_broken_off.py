@@ -260,9 +260,6 @@ def test_an_error_does_not_wait_for_a_download(tmp_path: Path) -> None:
                     time.sleep(0.05)
                 whole.set()
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     def fail(url: str) -> None:
         with workers(2) as pool:
             pool.submit(discover, f"{url}/x", tmp_path, Network())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.conftest import CONFIG, ROOT, T130
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, plan_of
 from torch_images.build import labels
 from torch_images.build.bake import Parts, bake_command, bake_file, environment, host_network
 from torch_images.build.build import revision
@@ -136,11 +136,9 @@ def test_host_network_for_an_index_on_loopback(planned: tuple[ImagePlan, ...], r
 
 
 def test_bake_command_follows_the_options() -> None:
-    options = BuildOptions(builder="remote", no_cache=True, progress="plain")
+    options = BuildOptions(builder="remote", no_cache=True)
     command = bake_command((Path("b.json"),), options)
-    assert {"--builder=remote", "--no-cache", "--progress=plain", "--provenance=false"} < set(
-        command
-    )
+    assert {"--builder=remote", "--no-cache", "--provenance=false"} < set(command)
     assert "--no-cache" not in bake_command((Path("b.json"),), BuildOptions())
 
 
@@ -276,9 +274,7 @@ def test_revision_ignores_the_ledger(tmp_path: Path) -> None:
 def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
     config: Config, root: Path
 ) -> None:
-    [planned] = plan_images(
-        config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
-    )
+    planned = plan_of(config, root, arch="12.0", source="fork")
     base = ReadyBase(layout=Path("/b"), digest="sha256:" + "a" * 64)
     part = Parts(base=base, contexts={"parent": "w"})
 
@@ -308,9 +304,7 @@ def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
 
 
 def test_render_opens_the_network_for_a_shared_cache_only(config: Config, root: Path) -> None:
-    [planned] = plan_images(
-        config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
-    )
+    planned = plan_of(config, root, arch="12.0", source="fork")
     for shared, network in ((False, "none"), (True, "default")):
         text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
         assert text.count(f"RUN --network={network} ") == 2

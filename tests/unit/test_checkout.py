@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, git
 from torch_images.config.types import Tree
 from torch_images.errors import CommandError, ConfigError, LockError, NetworkError, UsageError
 from torch_images.fetch import checkout
@@ -33,11 +32,6 @@ class Watched(Runner):
         self.commands.append(list(command))
         self.environments.append(options.get("env"))
         return super().run(command, **options)
-
-
-def git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def make_repo(folder: Path, **inner: Path) -> Path:
@@ -184,10 +178,9 @@ def test_parse_refuses_invalid_trees(text: str, problem: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
-def test_parse_hides_the_password_of_an_invalid_url(url: str) -> None:
+def test_parse_hides_the_password_of_an_invalid_url() -> None:
     with pytest.raises(ConfigError, match=r"^--torch-source is not a URL; correct it") as caught:
-        checkout.parse(f"{url}@{COMMIT}", FakeRunner())
+        checkout.parse(f"http://u:p@[::1/x@{COMMIT}", FakeRunner())
     assert "u:p" not in str(caught.value)
 
 

@@ -56,14 +56,14 @@ lock --upgrade torhc
 build --stale --json
 build --source fork --jobs=-1
 build --torch-source .
-build --progress fancy
+build --compression fancy
 wheels --source wheel
 wheels --slice 90
 wheels --share 3/2
 gc --older 30
 gc --keep 1.5GB
 wheels --slice 1h --no-cache
-push x --retries ٣
+build --jobs ٣
 bench x --gpus ²
 render x --standalone
 matrix --select nothing

@@ -29,11 +29,8 @@ NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Rel
         (NEW_SMI, "615.71.09", ""),
         (NVRM, "580.159.04", ""),
         ("NVIDIA H100 80GB HBM3, 550.54.15", "550.54.15", ""),
-        *(
-            (one, "570.26", "570")
-            for one in ("570", "R570", "r570", "570-server", "570.xx", "570+")
-        ),
-        *((one, "570.26", "570") for one in ("nvidia-driver-570-server", "driver 570", "570-open")),
+        *((one, "570.26", "570") for one in ("570", "R570", "570-server", "570.xx", "570+")),
+        *((one, "570.26", "570") for one in ("nvidia-driver-570-server", "driver 570")),
         ("580", "580.65.06", "580"),
         ("595", "595.45.04", "595"),
         ("650", "650.00", "650"),
@@ -44,26 +41,17 @@ def test_find_driver_spellings(real: Config, written: str, version: str, branch:
 
 
 @pytest.mark.parametrize(
-    ("written", "text"),
+    "written",
     [
-        *((one, "is not a driver's version; give what this prints") for one in ("57", "²55")),
-        *(
-            (cuda, "is not a driver's version")
-            for cuda in ("12.8", "13.0.2", "CUDA 13.0", "cuda12.8")
-        ),
-        ("", "'' is not a driver's version"),
-        ("5700", "is not a driver's version"),
-        ("192.168.100.200", "is not a driver's version"),
-        ("535.10 or 570.20", "is not a driver's version"),
+        *("", "57", "5700", "²55", "12.8", "13.0.2", "CUDA 13.0", "cuda12.8"),
+        *("192.168.100.200", "535.10 or 570.20", "<img onerror=alert(123)>"),
         # In a container, nvidia-smi can be another version than the host's driver.
-        (SMI.replace("SMI 570.133.20", "SMI 575.57.08"), "is not a driver's version"),
-        ("<img onerror=alert(123)>", "is not a driver's version"),
+        SMI.replace("SMI 570.133.20", "SMI 575.57.08"),
     ],
 )
-def test_find_driver_refuses_text(real: Config, written: str, text: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_find_driver_refuses_text(real: Config, written: str) -> None:
+    with pytest.raises(UsageError, match="is not a driver's version; give what this prints"):
         find_driver(real, written)
-    assert text in str(caught.value)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z -]{0,9}[0-9]{3}[0-9.]{0,8}[a-z .-]{0,9}"))
@@ -88,14 +76,8 @@ def test_find_driver_of_any_text(real: Config, text: str) -> None:
         ("H100", "470.82.01", "first branch that does is 520", "580 or newer"),
         ("RTX 3090", "450.80.02", "first branch that does is 455", "580 or newer"),
         ("V100", "595.45.04", "last branch that does is 580", "580"),
-        *(
-            (gpu, first, "", "580 or newer")
-            for gpu, first in (("RTX 5090", "570.26"), ("A100", "450.1"))
-        ),
-        *(
-            (gpu, first, "", "580 or newer")
-            for gpu, first in (("B300", "575.51.03"), ("H100", "525.1"))
-        ),
+        ("RTX 5090", "570.26", "", "580 or newer"),
+        ("B300", "575.51.03", "", "580 or newer"),
         ("V100", "580.178.04", "", "580"),
     ],
 )

@@ -147,25 +147,6 @@ def test_section_of_a_truncated_file() -> None:
             section(memoryview(changed), ".rodata")
 
 
-def test_bounds_of_quadratic_work() -> None:
-    """Relocations that many sections name, and names without an end."""
-    data = library(ONE)
-    shoff, shnum = headers_of(data)
-    changed = bytearray(data)
-    for number in (1, 2, 4):
-        struct.pack_into("<I", changed, shoff + 64 * number + 4, 4)
-        struct.pack_into("<QQ", changed, shoff + 64 * number + 24, 0, len(data) // 24 * 24)
-    with pytest.raises(PruneError, match="overlap"):
-        pruned(bytes(changed), [80])
-    names = bytes(9) + b"n" * 1000 + b"\0"
-    changed = bytearray(data + names)
-    struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
-    for number in range(shnum):
-        struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
-    with pytest.raises(PruneError, match="damaged"):
-        section(memoryview(changed), "n" * 1000)
-
-
 def test_containers_outside_all_segments_are_refused() -> None:
     data = bytearray(library(ONE))
     data[64 + 56 : 64 + 60] = struct.pack("<I", 4)  # the segment that has them becomes a note

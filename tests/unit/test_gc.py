@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, invoke, stored
+from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, invoke, stored, workspace_of
 from torch_images.build import built
 from torch_images.cli import verb
 from torch_images.host.buildx import cache_records
@@ -23,7 +23,6 @@ from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.container import OurContainer, this_process
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
-from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
@@ -167,7 +166,7 @@ def test_remove_by_two_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", Part)
 def test_partial_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
     """It stayed for --older, a month: some GB of a wheel."""
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    workspace = workspace_of(tmp_path, tmp_path)
     (tmp_path / part).mkdir()
     for name, minutes in ((".partial-abcd_123", 61), (".partial-new45678", 59), (".partial", 61)):
         (tmp_path / part / name).write_bytes(b"x" * 7)
@@ -192,7 +191,7 @@ def test_scratch_of_a_killed_process_goes_at_once(
     """Wherever it was made; what a living one makes stays, however old it looks."""
     room = tmp_path / "room"
     monkeypatch.setenv("TMPDIR", str(room))
-    workspace = Workspace(root=tmp_path, cache=tmp_path / "c", network=Network(), locks=tmp_path)
+    workspace = workspace_of(tmp_path, tmp_path / "c")
     places = [room, workspace.cache, *(workspace.cache / part for part in Part)]
     for place in places:
         place.mkdir(parents=True)
@@ -222,7 +221,7 @@ PARENT = stored("3", parent_name("sha256:" + "3" * 64))
 def noted(folder: Path, engine: FakeEngine) -> Workspace:
     """A workspace that has built the first image of an engine."""
     built.note(folder, engine, BUILT.id)
-    return Workspace(root=folder, cache=folder, network=Network(), locks=folder)
+    return workspace_of(folder, folder)
 
 
 @pytest.mark.parametrize("tags", [(), ("torch-images-candidate:cu130", "mine:1")])

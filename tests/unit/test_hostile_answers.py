@@ -15,17 +15,10 @@ from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.errors import NetworkError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, parse
 from torch_images.locks.wheels import LockedWheel
 
 HEX = "0" * 64
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-def test_deep_json_is_malformed() -> None:
-    for start, end in (("[", "]"), ('{"schema":', "}")):
-        with pytest.raises(MalformedError, match="recursion"):
-            parse(f"{start * 100_000}1{end * 100_000}")
 
 
 # --- services -------------------------------------------------------------------------------------
@@ -52,9 +45,6 @@ def service() -> Iterator[Service]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
 
     with serving(Handler) as url:
         server.url = url

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.servers import web_server
-from tests.unit.fakes import invoke
+from tests.unit.fakes import git, invoke
 from tests.unit.hostile import almost
 from torch_images.build.build import revision
-from torch_images.config.types import Config, Tree
 from torch_images.errors import (
     LockError,
     TorchImagesError,
@@ -31,13 +28,6 @@ PATHS = [
     f"a\n[core]\n\tfsmonitor = {HOOK}\n#",
     "-c core.fsmonitor=./hook.sh",
 ]
-
-
-def git(folder: Path, *words: str, **environment: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
-    env = {**os.environ, **environment}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
-    return done.stdout.strip()
 
 
 def commit(folder: Path) -> str:
@@ -184,12 +174,6 @@ def test_the_repository_that_git_is_at_work_in_stays(
         monkeypatch.delenv(name)
     assert before == (git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list"))
     assert git(mine, "status", "--porcelain") == ""
-
-
-def resolve_tree(config: Config, repository: str, cache: Path) -> Tree:
-    torch = next(s.torch for s in config.sources if s.name == "fork")
-    assert torch
-    return checkout.with_tree(torch, repository, cache=cache, network=Network(), run=Runner())
 
 
 @pytest.mark.parametrize(

@@ -307,9 +307,6 @@ def test_find_sends_no_password_to_another_index() -> None:
             self.send_response(404)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     with serving(Handler) as url:
         secret = url.replace("http://", "http://me:hunter22@")
         with PackageIndex(Network(index=f"{secret}/main")) as client:

@@ -259,10 +259,6 @@ def _other(files: dict[str, bytes]) -> None:
     files["/simple/two/two-1.0-py3-none-any.whl"] += b"!"
 
 
-def _no_page(files: dict[str, bytes]) -> None:
-    del files["/simple/two/"]
-
-
 def _no_file(files: dict[str, bytes]) -> None:
     del files["/simple/two/two-1.0-py3-none-any.whl"]
 
@@ -271,7 +267,6 @@ def _no_file(files: dict[str, bytes]) -> None:
     ("change", "problem"),
     [
         (_other, r"two 1\.0 is not the locked file: expected sha256:"),
-        (_no_page, r"a locked wheel is not in the package index \(two-1\.0-"),
         (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.conftest import T128, T130
+from tests.unit.conftest import LOCKS, ROOT, T128, T130
+from tests.unit.fakes import workspace_of
 from torch_images.build.plan import ImagePlan, lock_image, plan_image
 from torch_images.cli import program, verb, verify_tasks
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.locks.sources import SourceLock
 from torch_images.project import LEDGER
@@ -194,6 +195,30 @@ def test_state_says_why_an_image_is_not_tested(config: Config, root: Path, tmp_p
     assert (blank[plan.spec].tested, blank[plan.spec].inputs) == (False, "")
 
 
+def test_states_are_kept_for_the_same_files(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_IMAGES_CACHE", str(tmp_path / "cache"))
+    for name in ("docker", "scripts/image"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copytree(LOCKS, tmp_path / "locks")
+    inputs = state(config, tmp_path).inputs
+    [kept] = (tmp_path / "cache" / "inputs").iterdir()
+    known = json.loads(kept.read_text())
+    assert known == {RUNTIME: [inputs, ""]}
+    kept.write_text(json.dumps({RUNTIME: ["kept", ""]}))
+    assert state(config, tmp_path).inputs == "kept"
+    assert state(config, tmp_path, name=OLDER).inputs not in ("", "kept")
+    kept.write_text("{")  # as a full disk leaves it
+    assert state(config, tmp_path).inputs == inputs
+    template = tmp_path / "docker" / "Dockerfile.j2"
+    template.write_text(template.read_text() + "LABEL x=y\n")
+    assert state(config, tmp_path).inputs not in (inputs, "kept")
+    kept.parent.chmod(0o500)  # root may write all the same
+    shutil.rmtree(tmp_path / "locks")
+    assert not state(config, tmp_path).inputs
+
+
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
 def test_verify_records_what_passed(
     config: Config,
@@ -208,7 +233,7 @@ def test_verify_records_what_passed(
     monkeypatch.setattr(verify_tasks, "check", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
     monkeypatch.setattr(verb, "engine", lambda: None)
     monkeypatch.setattr(verify_tasks, "revision", lambda *_: "f" * 40)
-    space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    space = workspace_of(tmp_path, tmp_path, locks=root / "locks")
     monkeypatch.setattr(verb, "workspace", lambda: space)
     code = program.run(["verify", "x", "--gpus", "all", "--record"])
     assert (code == 0) == (outcome == "passed")

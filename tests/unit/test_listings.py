@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.fakes import workspace_of
 from torch_images.host.cache import Part
 from torch_images.host.container import ExecResult
-from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
-from torch_images.host.workspace import Workspace
 from torch_images.verify import listings
 from torch_images.verify.listings import LIBRARIES
 
@@ -77,7 +76,7 @@ def listing(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> List
     program.parent.mkdir(parents=True)
     program.write_bytes(b"cuobjdump of this machine")
     monkeypatch.setattr(listings, "install_tools", lambda *_: tools)
-    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, tmp_path)
 
     def listed(image: Image, run: Runner | None = None, **how: bool) -> dict[str, bytes]:
         return listings.listings(cast("Any", image), "/s", workspace, run or Here(), **how)

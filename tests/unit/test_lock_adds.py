@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.servers import web_server
+from tests.unit.fakes import run_verb
 from tests.unit.test_facts import torch
 from tests.unit.test_newer import small
 from tests.wheels import StandIn, index, make_wheel
@@ -59,19 +57,7 @@ class Project:
         return {path.name: path.read_text() for path in (self.folder / "locks").iterdir()}
 
     def lock(self, *words: str) -> subprocess.CompletedProcess[str]:
-        with web_server(index(self.wheels)) as (url, _):
-            env = {
-                **os.environ,
-                "NO_COLOR": "1",
-                "UV_DEFAULT_INDEX": f"{url}/simple",
-                "TORCH_IMAGES_CONFIG": str(self.config),
-                "TORCH_IMAGES_CACHE": str(self.folder / "cache"),
-            }
-            env.pop("TORCH_IMAGES_LOCKS", None)
-            command = [sys.executable, "-m", "invoke", "lock", *words]
-            return subprocess.run(
-                command, cwd=self.root, env=env, capture_output=True, text=True, check=False
-            )
+        return run_verb(self.root, self.config, index(self.wheels), "lock", *words)[0]
 
 
 def whole_torch(folder: Path, version: str) -> StandIn:

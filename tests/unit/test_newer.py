@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import yaml
 
 from tests.servers import closed_port, web_server
+from tests.unit.fakes import run_verb
 from tests.unit.test_facts import torch
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.edit import with_releases
@@ -210,20 +209,7 @@ def upgrade(
     root: Path, config: Path, wheels: list[StandIn], *words: str
 ) -> subprocess.CompletedProcess[str]:
     """`lock --upgrade torch` with an index of these wheels. It is asked for no Python to run."""
-    with web_server(index(wheels)) as (url, paths):
-        env = {
-            **os.environ,
-            "NO_COLOR": "1",
-            "UV_DEFAULT_INDEX": f"{url}/simple",
-            "UV_PYTHON_INSTALL_MIRROR": f"{url}/pythons",
-            "TORCH_IMAGES_CONFIG": str(config),
-            "TORCH_IMAGES_CACHE": str(config.parent / "cache"),
-        }
-        env.pop("TORCH_IMAGES_LOCKS", None)
-        command = [sys.executable, "-m", "invoke", "lock", "--upgrade", "torch", *words]
-        done = subprocess.run(
-            command, cwd=root, env=env, capture_output=True, text=True, check=False
-        )
+    done, paths = run_verb(root, config, index(wheels), "lock", "--upgrade", "torch", *words)
     assert not [path for path in paths if path.startswith("/pythons")]
     return done
 

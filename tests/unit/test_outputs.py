@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.conftest import T130
-from tests.unit.fakes import FakeRunner, invoke
+from tests.unit.fakes import FakeRunner, invoke, workspace_of
 from torch_images.build import bake, build
 from torch_images.build.context_file import ContextFile
 from torch_images.build.job import Job
@@ -24,8 +24,6 @@ from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host import outputs
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 
 CONTEXT = Context(
     id="x",
@@ -166,7 +164,7 @@ def test_export_refuses_a_folder_before_compiling(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
-    workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, tmp_path / "c")
     run = FakeRunner()
     job = Job(config=config, workspace=workspace, engine=cast("Any", None), run=run)
     with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which this program did not write"):

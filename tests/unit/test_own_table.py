@@ -83,17 +83,13 @@ def test_read_table_of_pyproject(tmp_path: Path) -> None:
 
 def test_files_that_are_no_table(tmp_path: Path) -> None:
     """A pyproject.toml of any folder is read at each start."""
-    written(tmp_path, "tool = 1\n", SHARED)
     assert find(tmp_path) is None
+    for text in ("tool = 1\n", '[project]\nname = "x"\n'):
+        written(tmp_path, text, SHARED)
+        assert find(tmp_path) is None
     (tmp_path / FILE).write_bytes(b"name = '\xff'")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load(tmp_path / FILE)
-
-
-def test_find_nothing(tmp_path: Path) -> None:
-    assert find(tmp_path) is None
-    written(tmp_path, '[project]\nname = "x"\n', SHARED)
-    assert find(tmp_path) is None
 
 
 def test_two_tables(tmp_path: Path) -> None:

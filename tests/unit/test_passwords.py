@@ -62,9 +62,6 @@ class Watcher:
                 self.end_headers()
                 self.wfile.write(data or b"")
 
-            def log_message(self, *_: object) -> None:
-                """Keep requests out of the output of tests."""
-
         with serving(Handler) as url:
             yield url.replace("://", f"://me:{WORD}@")
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, workspace_of
 from torch_images.build import prepare
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, lock_image, plan_images, version
@@ -22,8 +22,6 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import BaseMaker, ReadyBase
 from torch_images.host.engine import Engine
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import DebLock
 from torch_images.locks.files import read
 from torch_images.platforms import AMD64, ARM64, PLATFORMS, native, of_machine
@@ -93,8 +91,6 @@ def test_images_are_chosen_by_platform(config: Config, monkeypatch: pytest.Monke
     for pattern in ("*", ""):
         with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/a"):
             choose_images(config, pattern, {"platform": "arm64"})
-    with pytest.raises(UsageError, match=r"^--select and single axes exclude each other"):
-        choose_images(config, "*", {"platform": "linux/arm64", "cuda": "13.0"})
 
 
 def test_no_host_of_a_platform_has_some_gpus(config: Config) -> None:
@@ -161,7 +157,7 @@ def test_parts_choose_the_python_for_bytecode(
 
     monkeypatch.setattr(BaseMaker, "base", base)
     monkeypatch.setattr(Engine, "platform", lambda _: of_machine(machine))
-    workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, Path("/c"))
     job = Job(
         config=config,
         workspace=workspace,
@@ -183,7 +179,7 @@ def test_another_python_makes_no_bytecode(config: Config, root: Path, tmp_path: 
     older = dataclasses.replace(python, version="3.13.0-1")
     debs = tuple(older if deb == python else deb for deb in lock.debs)
     own, ours = ReadyBase(layout=Path(), digest="own"), dataclasses.replace(lock, debs=debs)
-    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, tmp_path)
     engine = cast("Engine", SimpleNamespace(platform=lambda: AMD64))
     job = Job(config=config, workspace=workspace, engine=engine, run=FakeRunner())
     assert prepare.Preparer(job)._native(spec, ours, own) is own

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torch_images.host.network import Network
+from tests.unit.fakes import workspace_of
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.verify.programs import Records
@@ -42,7 +42,7 @@ def space(tmp_path: Path) -> Workspace:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    return Workspace(root=tmp_path, cache=tmp_path / "cache", network=Network(), locks=tmp_path)
+    return workspace_of(tmp_path, tmp_path / "cache")
 
 
 def missing(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import M130, T130
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
@@ -25,7 +25,6 @@ from torch_images.errors import (
     VerifyError,
 )
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.host.workspace import Workspace
 from torch_images.publish.push import indexes, plan, push, send, unpublished
@@ -51,7 +50,7 @@ Registry = dict[str, TagTarget]
 @pytest.fixture(scope="module")
 def workspace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     folder = tmp_path_factory.mktemp("project")
-    return Workspace(root=root, cache=folder, network=Network(), locks=root / "locks", made=folder)
+    return workspace_of(root, folder, made=folder)
 
 
 @pytest.fixture(scope="module")

@@ -189,9 +189,6 @@ def test_redactor_hides_passwords_in_errors(status: int, monkeypatch: pytest.Mon
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Keep requests out of the output of tests."""
-
     with serving(Handler) as url:
         secret = url.replace("://", "://me:hunter2@")
         monkeypatch.setenv("UV_DEFAULT_INDEX", secret)

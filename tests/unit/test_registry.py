@@ -155,9 +155,6 @@ class Forbidding(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        """Keep requests out of the output of tests."""
-
 
 @pytest.mark.parametrize(
     ("code", "lacks"), [("name_unknown", True), ("manifest_unknown", True), ("denied", False)]

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from torch_images.errors import UsageError
-from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.verify.reproduce import (
     _check_out,
@@ -28,7 +27,7 @@ def workspace(tmp_path: Path) -> Workspace:
     (root / "build").mkdir()
     (root / "images.yaml").touch()
     (root / "scripts" / "build").mkdir(parents=True)
-    return Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    return workspace_of(root, tmp_path)
 
 
 def runner(workspace: Workspace, *, here: bool = True) -> FakeRunner:

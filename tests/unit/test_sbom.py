@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.fakes import workspace_of
 from torch_images.errors import VerifyError
 from torch_images.host.container import ExecResult
 from torch_images.host.engine import Engine
@@ -39,9 +40,7 @@ def serial(image: str) -> str:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    return Workspace(
-        root=tmp_path, cache=tmp_path, network=cast("Any", None), locks=tmp_path, made=tmp_path
-    )
+    return workspace_of(tmp_path, tmp_path, made=tmp_path)
 
 
 def test_save_reads_an_image_once(workspace: Workspace) -> None:

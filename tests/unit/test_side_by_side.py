@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, workspace_of
 from torch_images.build import build as building
 from torch_images.build import built
 from torch_images.build.bake import Parts
@@ -23,7 +23,6 @@ from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.engine import Engine
-from torch_images.host.network import Network
 from torch_images.host.runner import Completed
 from torch_images.host.scratch import LOCK_FILE
 from torch_images.host.workspace import Workspace
@@ -34,9 +33,7 @@ PATIENCE = 20  # seconds until a test gives up; nothing here takes one
 
 @pytest.fixture
 def workspace(root: Path, tmp_path: Path) -> Workspace:
-    return Workspace(
-        root=root, cache=tmp_path, network=Network(), locks=root / "locks", made=tmp_path
-    )
+    return workspace_of(root, tmp_path, made=tmp_path)
 
 
 @pytest.fixture

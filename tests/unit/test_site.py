@@ -12,10 +12,9 @@ import pytest
 
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
 from torch_images.pick import answers
-from torch_images.publish.site import generate, write
+from torch_images.publish.site import generate
 from torch_images.verify import ledger
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
@@ -160,15 +159,3 @@ def test_page_escapes_any_text(config: Config, make: Callable[..., dict[str, byt
     assert not page.values("onerror")
     assert HOSTILE in page.text
     assert page.values("src") == ["filter.js"]
-
-
-def test_write_replaces_only_an_earlier_site(whole: dict[str, bytes], tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    write({"index.html": b"one", "gone.html": b"x"}, folder)
-    write({"index.html": b"two"}, folder)
-    assert (folder / "index.html").read_bytes() == b"two"
-    assert not (folder / "gone.html").exists()
-    (folder / "mine").write_text("mine")
-    with pytest.raises(UsageError, match="has mine, which this program did not write"):
-        write(whole, folder)
-    assert (folder / "index.html").read_bytes() == b"two"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,22 +38,6 @@ def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
         assert bool(lock.toolkit) == (spec.cuda.version == "12.8")
     assert lock.compiled["torch"] == "2.12.0a0+gita58677f.cu128"
     assert lock.compiled["triton"] == "3.7.1+git5d6048a"
-
-
-def git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "outer"
-    folder.mkdir()
-    git(folder, "init", "--quiet", "--initial-branch=main")
-    (folder / "file").write_text("outer")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "x")
-    return folder
 
 
 def test_check_out_of_a_silent_repository_is_a_network_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
 from torch_images.build.build import BuildResult
 from torch_images.build.diskspace import disk_needed
@@ -29,9 +29,7 @@ from torch_images.errors import (
     VerifyError,
 )
 from torch_images.host.buildx import Record
-from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import layer_plans
 from torch_images.pipeline import stale
@@ -88,9 +86,7 @@ class Stand:
         self.log: list[str] = []
         self.problems: dict[str, BaseException] = {}
         locks = root / "locks"
-        self.workspace = Workspace(
-            root=folder, cache=folder / "cache", network=Network(), locks=locks
-        )
+        self.workspace = workspace_of(folder, folder / "cache", locks=locks)
         self.workspace.cache.mkdir()
         for name in ("docker", "scripts"):
             (folder / name).symlink_to(root / name)
@@ -173,21 +169,6 @@ def test_an_image_is_built_while_the_one_before_is_checked(
     monkeypatch.setattr(stale, "build", slow_build)
     monkeypatch.setattr(ledger, "add", slow_add)
     assert [one.spec.id for one in stand.outcomes(OLDER, RUNTIME)] == [OLDER, RUNTIME]
-
-
-def test_two_images_are_checked_at_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one waits for the second, and both get their lines, in order."""
-    begun, check = threading.Event(), stand.check
-
-    def meeting(job: Job, result: BuildResult) -> Made:
-        if result.plan.spec.id == RUNTIME:
-            begun.set()
-        assert begun.wait(PATIENCE)
-        return check(job, result)
-
-    monkeypatch.setattr(stale, "check", meeting)
-    assert [one.spec.id for one in stand.outcomes(OLDER, RUNTIME)] == [OLDER, RUNTIME]
-    assert {line.image for line in stand.lines()} == {OLDER, RUNTIME}
 
 
 def test_a_long_check_does_not_hold_up_others(

@@ -23,7 +23,7 @@ import zstandard
 
 from tests.libraries import library
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, workspace_of
 from tests.unit.test_layers import FILES
 from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
@@ -38,8 +38,6 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.layers.make import write_layer
 from torch_images.layers.plan import plan_layers
 from torch_images.oci.layout import write_layout
@@ -147,7 +145,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(config: Config, root: Path, folder: Path) -> ImagePlan:
     image = lock_image(config, choose(config, arch="12.0"), root / "locks")
-    workspace = Workspace(root=root, cache=folder, network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, folder)
     no_engine = cast("Any", None)
     job = Job(config=config, workspace=workspace, engine=no_engine, run=FakeRunner())
     return write_standalone(job, image, folder)

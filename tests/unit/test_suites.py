@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.fakes import workspace_of
 from torch_images.build.job import Job
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.container import ExecResult
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
-from torch_images.host.workspace import Workspace
 from torch_images.verify import suites
 from torch_images.verify.suites import Subject, SuiteResult, examine, room, shards
 
@@ -104,7 +104,7 @@ class Machine(Runner):
     ) -> SuiteResult:
         info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
         claimed = {"platform": "linux/arm64", "site_packages": "/x"}
-        space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
+        space = workspace_of(root, tmp, made=tmp)
         job = Job(config=cast("Any", None), workspace=space, engine=cast("Engine", self), run=self)
         subject = Subject(job=job, info=info, claim=claimed, **how)
         return examine(subject, programs=programs)

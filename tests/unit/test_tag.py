@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import T130
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of, stored, workspace_of
 from torch_images.build import built, labels
 from torch_images.build.job import Job, Shown
-from torch_images.build.plan import ImagePlan, plan_images, version
-from torch_images.config.choose import choose
+from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.publish.tag import tag
 from torch_images.verify import identify
 from torch_images.verify.suites import Check, suite_hash
@@ -41,8 +38,7 @@ class Engine(FakeEngine):
 
 @pytest.fixture
 def plan(config: Config, root: Path) -> ImagePlan:
-    [planned] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
-    return planned
+    return plan_of(config, root, arch="12.0")
 
 
 @pytest.fixture
@@ -69,7 +65,7 @@ FAILED = {"checks": (Check(name="image/test_x/test_y", outcome="failed", seconds
 @pytest.fixture
 def job(config: Config, root: Path, tmp_path: Path, engine: Engine) -> Callable[..., Job]:
     """A job whose lines go to a function."""
-    space = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    space = workspace_of(root, tmp_path)
 
     def make(say: Callable[[str], None] = print) -> Job:
         shown = Shown(say=say)
@@ -156,9 +152,7 @@ def test_tag_and_push_need_a_pass_by_the_checks_of_this_checkout(
     change: dict[str, object] | None,
     word: str,
 ) -> None:
-    workspace = Workspace(
-        root=root, cache=tmp_path, network=Network(), locks=root / "locks", made=tmp_path
-    )
+    workspace = workspace_of(root, tmp_path, made=tmp_path)
     if change is not None:
         write_report(replace(report, **change), workspace)  # type: ignore[arg-type]
     if not word:

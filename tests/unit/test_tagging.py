@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import M128, M130, T128, T130
+from tests.unit.fakes import plan_of
 from torch_images.build import labels
 from torch_images.build.context_file import ContextFile
 from torch_images.build.plan import plan_images, version
@@ -106,7 +107,7 @@ def test_floating_tags_are_unique_per_platform(config: Config) -> None:
 
 
 def test_version_names_locks_and_context(config: Config, root: Path) -> None:
-    [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    image = plan_of(config, root, arch="12.0")
     tag = version(config, image)
     assert tag == f"{T130}-sm120-runtime-{image.identity[:12]}"
     spec = choose(config, arch="12.0", base="bookworm", compat="with")

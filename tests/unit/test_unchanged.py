@@ -14,11 +14,11 @@ from typing import IO
 
 import pytest
 
+from tests.unit.fakes import workspace_of
 from torch_images.errors import EngineError
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.oci.contents import Contents, contents
 from torch_images.verify.unchanged import NOTHING, Unchanged, unchanged
@@ -121,7 +121,7 @@ def space(tmp_path: Path) -> Workspace:
         path = tmp_path / "tests" / "image" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    return Workspace(root=tmp_path, cache=tmp_path / "cache", network=Network(), locks=tmp_path)
+    return workspace_of(tmp_path, tmp_path / "cache")
 
 
 def engine(*above: bytes) -> Layers:

@@ -7,33 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import T128, T130
+from tests.unit.conftest import T130
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.lock_requests import (
     FactsRequest,
     facts_input,
     image_inputs,
-    locked_images,
 )
 from torch_images.config.lock_selection import choose_locks, inputs
 from torch_images.config.types import Config
-from torch_images.errors import LockError, UsageError
+from torch_images.errors import UsageError
 from torch_images.locks.facts import FactsLock, with_facts
 from torch_images.locks.files import dumps, read
-from torch_images.locks.image_lock import image_lock
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
-
-
-def test_image_lock_missing_names_the_command(config: Config, root: Path) -> None:
-    spec = choose_id(config, UNLISTED)
-    assert spec not in locked_images(config)
-    with pytest.raises(LockError) as caught:
-        image_lock(config, spec, root / "locks")
-    assert str(caught.value) == (
-        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.json does not exist; "
-        f"run `invoke lock --select {UNLISTED}`"
-    )
 
 
 def test_choose_locks_by_identifier(config: Config) -> None:
@@ -72,24 +59,6 @@ def test_the_facts_of_an_unlisted_release_are_known(
     locked(tmp_path, replace(lock, name=name, facts=facts))
     assert choose_id(config, image).release.facts is None
     assert choose_id(with_facts(config, tmp_path), image).release.facts == facts
-
-
-def test_a_lock_of_the_wrong_cuda_version_builds_nothing(
-    config: Config, root: Path, tmp_path: Path
-) -> None:
-    """Also one that was written before anybody looked."""
-    listed = replace(
-        config,
-        cudas=tuple(
-            replace(c, torch=(T128, *c.torch)) if c.version == "13.0" else c for c in config.cudas
-        ),
-    )
-    spec = choose_id(listed, f"cu130-torch{T128}-trixie-runtime")
-    for path in (root / "locks").iterdir():
-        name = path.name.replace(f"cu128-torch{T128}", f"cu130-torch{T128}")
-        (tmp_path / name).write_bytes(path.read_bytes())
-    with pytest.raises(LockError, match=r"torch 2\.10\.0 requires CUDA 12\.8"):
-        image_lock(listed, spec, tmp_path)
 
 
 def test_an_architecture_without_code_of_its_own_has_no_image_of_its_own(config: Config) -> None:

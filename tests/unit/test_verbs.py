@@ -60,8 +60,7 @@ def test_parse_types_of_options() -> None:
 
     wheels = read("wheels --slice 90m --share 1/2 --jobs 4")
     assert (wheels.slice, wheels.share, wheels.jobs) == (5400, "1/2", 4)
-    assert read("push x --retries 0").retries == 0
-    assert (read("push x").retries, read("verify x").gpus) == (5, ())
+    assert read("verify x").gpus == ()
     assert read("verify x --gpus all").gpus[0]["count"] == -1
     month, week = read("gc"), read("gc --older 1w --keep 50GB")
     assert (month.older, month.keep) == (30 * 86400, 0)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of, stored, workspace_of
 from torch_images.build import labels
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import plan_images
@@ -17,8 +17,6 @@ from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, Platform
 from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
@@ -107,11 +105,11 @@ class OneImage(Engine):
 @pytest.fixture
 def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
     """Verify an image of which there is a report, which differs in what is given."""
-    [image] = plan_images(config, [choose(config)], root, root / "locks")
+    image = plan_of(config, root)
     info = ImageInfo(id="sha256:" + "d" * 64, size=1, created="", config={}, labels={})
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    workspace = workspace_of(tmp_path, tmp_path, locks=root / "locks")
     kept = VerifyReport(
         digest=info.id,
         id=image.spec.id,
@@ -147,7 +145,6 @@ def test_verify_uses_a_report_of_the_same_checks(
     "changes",
     [
         {"suite": "0" * 64},  # of other checks, or of another claim
-        {"suite": ""},
         {"checks": ()},
         {"checks": (Check(name="a", outcome="failed", seconds=1.0),)},
         {"reuse": False},
@@ -244,14 +241,14 @@ def test_identify_ignores_a_candidate_with_a_longer_name(config: Config, root: P
         stored("a", "torch-cu130:latest", **{labels.ID: plain.id}),
         stored("b", f"torch-images-candidate:{compat.id}", **{labels.ID: compat.id}),
     )
-    workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, root / "none")
     names = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
     assert names == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
 def test_identify_an_image_that_is_not_built(config: Config, root: Path) -> None:
     image, words = "torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"
-    workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
+    workspace = workspace_of(root, root / "none")
     with pytest.raises(UsageError) as caught:
         identify(config, image, workspace, FakeEngine(stored("a", "mine:pod")))
     assert str(caught.value).startswith(

@@ -42,7 +42,7 @@ def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
     It adds no attestations, so that an image's digest depends on its content alone.
     """
     command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
-    command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
+    command += ["--provenance=false", "--sbom=false"]
     if options.builder:
         command.append(f"--builder={options.builder}")
     if options.no_cache:

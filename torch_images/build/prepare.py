@@ -112,12 +112,9 @@ class Preparer:
         if lock.compat:
             compat = self.compat(lock.compat)
             contexts["compat"], note = str(compat.folder), compat.note
-        if lock.extra_debs:
-            contexts["added"] = str(self.debs(spec.base, lock.extra_debs))
-        if lock.own_debs:
-            contexts["own-debs"] = str(self.debs(spec.base, lock.own_debs))
-        if lock.tool_debs:
-            contexts["tool-debs"] = str(self.debs(spec.base, lock.tool_debs))
+        names = ("added", "own-debs", "tool-debs")
+        packages = zip(names, (lock.extra_debs, lock.own_debs, lock.tool_debs), strict=True)
+        contexts |= {name: str(self.debs(spec.base, debs)) for name, debs in packages if debs}
         if lock.toolkit:
             contexts["toolkit"] = str(self.toolkit(lock.toolkit))
         if lock.sources:

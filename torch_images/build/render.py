@@ -278,7 +278,6 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
 
 
 def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
-    """The variables of what a user's project adds."""
     debs, wheels, build = lock.own_debs, lock.own_wheels, lock.own_build
     return {
         "packages": _packages(lock, debs) if debs and debs.debs else "",

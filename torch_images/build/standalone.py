@@ -148,7 +148,6 @@ def _labels(config: Config, image: ImagePlan, parts: Parts) -> Mapping[str, str]
 
 
 def _recipe(plan: LayerPlan) -> dict[str, object]:
-    """The settings that install-layer reads besides the requirements."""
     return {
         "title": plan.title,
         "python": plan.python,

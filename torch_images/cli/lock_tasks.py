@@ -129,7 +129,6 @@ def _write(
 
 
 def _check(options: Lock) -> verb.Result:
-    """Print the state of the locked inputs; without --select, also what images.yaml could add."""
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
     resolver = resolver_for(items)
@@ -159,7 +158,6 @@ def _check(options: Lock) -> verb.Result:
 
 
 def _upgrade(options: Lock) -> verb.Result:
-    """Bring newer releases of torch into images.yaml, and add their locks."""
     current = verb.config(damaged_ok=True)
     plans, notes = _plans(current)
     if options.dry_run or not plans:

@@ -206,11 +206,6 @@ class Building(Options):
     )
     builder: str = option("buildx builder to use (see `docker buildx ls`)")
     no_cache: bool = flag("build without any cache, including the base")
-    progress: str = option(
-        "how BuildKit shows progress: auto, plain or tty",
-        default="auto",
-        type=one_of("auto", "plain", "tty"),
-    )
     skip_disk_check: bool = flag("build even if the disk looks too small")
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -56,11 +57,8 @@ def init(options: Init) -> verb.Result:
         gpu = input("GPU of the host, such as RTX 5090 (nothing: all GPUs): ").strip()
         driver = input("Its driver, such as 570 (nothing: the newest): ").strip() if gpu else ""
     spec = _picked(config, gpu, driver)
-    name = options.name or "".join(
-        c if c.isascii() and c.isalnum() else "-" for c in folder.name.lower()
-    ).strip("-")
-    name = "-".join(filter(None, name.split("-"))) or "my-app"
-    text = _table(config, folder, spec, name)
+    name = options.name or re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
+    text = _table(config, folder, spec, name or "my-app")
     path = folder / table.FILE
     with path.open("x", encoding="utf-8") as stream:
         stream.write(text)

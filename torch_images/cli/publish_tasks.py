@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_images.build.build import revision
 from torch_images.cli import report, verb
-from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option, word
+from torch_images.cli.options import DryRun, Image, Json, Registry, flag, option, word
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -24,9 +24,11 @@ from torch_images.publish.site import generate, write
 from torch_images.publish.tag_rules import STAYS, Move
 from torch_images.verify.identify import verified_image
 
+_RETRIES = 5  # consecutive failed attempts before giving up
+
 
 class Tag(Image, Registry, DryRun, Json):
-    """The options of `tag`."""
+    """The options of `tag` and `push`."""
 
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
@@ -45,16 +47,8 @@ def tag(options: Tag) -> verb.Result:
     return verb.Result(data={"tags": [asdict(m) for m in moves]}, text=text)
 
 
-class Push(Tag):
-    retries: int = option(
-        "consecutive failed attempts without progress before giving up",
-        default=5,
-        type=number(least=0),
-    )
-
-
-@verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
-def push(options: Push) -> verb.Result:
+@verb.verb(Tag, example="push torch-cu130:sm120 --registry ghcr.io/me")
+def push(options: Tag) -> verb.Result:
     """Push a verified image and its tags to a registry.
 
     It is safe to repeat. If the image exists for several platforms, its
@@ -64,7 +58,7 @@ def push(options: Push) -> verb.Result:
     where = verb.namespace(config, options.registry)
     engine = verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
-    lookup = verb.registry_lookup(options.retries)
+    lookup = verb.registry_lookup(_RETRIES)
     look = partial(plan, config, subject, where, lookup=lookup, workspace=workspace)
     if options.dry_run:
         moves = look()
@@ -72,7 +66,7 @@ def push(options: Push) -> verb.Result:
         return verb.Result(data={"tags": [asdict(m) for m in moves]}, text=text)
 
     def carry_out(move: Move) -> None:
-        retry(partial(send, move, engine, run), retries=options.retries, say=verb.say)
+        retry(partial(send, move, engine, run), retries=_RETRIES, say=verb.say)
 
     moves, now = push_all(look, carry_out)
     sheet = describe(
@@ -121,9 +115,9 @@ def _pod_image(options: Runpod, config: Config) -> PodImage:
         image = f"{where}/{image}"
     elif named and options.registry:
         raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
-    published = retry(partial(of_platform, image, PLATFORM, run), retries=5, say=verb.say)
+    published = retry(partial(of_platform, image, PLATFORM, run), retries=_RETRIES, say=verb.say)
     exact = at(image, published.digest)
-    size = retry(partial(pull_size, exact, run), retries=5, say=verb.say)
+    size = retry(partial(pull_size, exact, run), retries=_RETRIES, say=verb.say)
     subject = pod_image(config, image, published, size)
     if not options.credentials and not is_public(image, run):
         raise UsageError(

@@ -11,7 +11,7 @@ from torch_images.build import bake
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import LockedImage, plan_image
-from torch_images.cli.called import as_called, bold, wrapped
+from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
@@ -158,32 +158,6 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
             f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
         )
     return as_called("\n".join(lines))
-
-
-def picked(answer: dict[str, Any]) -> str:
-    """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    lines = []
-    if answer["published"]:
-        lines.append(f"  {answer['image']} is published")
-    lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
-    lines += [f"  {reason}" for reason in answer["why"]]
-    lines += [
-        f"  {'or' if other['works'] else 'not'} {other['image']}, torch {other['torch']}: "
-        f"{other['why']}"
-        for other in answer["others"]
-    ]
-    return "\n".join([bold(answer["command"]), "", *(wrapped(as_called(text)) for text in lines)])
-
-
-def gpus(known: Sequence[Mapping[str, Any]]) -> str:
-    """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
-    lines = ["Compute capability, architecture, first driver: GPUs; their names at clouds"]
-    lines += [
-        f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
-        + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
-        for one in known
-    ]
-    return "\n".join(lines)
 
 
 def verified(proof: VerifyReport) -> str:

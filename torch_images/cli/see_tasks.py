@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch_images.cli import verb
-from torch_images.cli.options import Json, Options, Registry, flag, option, word
+from torch_images.cli.called import as_called, bold, called, wrapped
+from torch_images.cli.options import Json, Options, Registry, flag, one_of, option, word
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.oci.compression import Compression, parse
 from torch_images.platforms import native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch_images.build.plan import LockedImage
-    from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
 
@@ -29,10 +28,10 @@ class Matrix(Json):
         "only images that the registry lacks with today's inputs, with their names"
     )
     registry: str = option("registry and owner, such as ghcr.io/me", needs="unpublished")
-    compression: Compression = option(
+    compression: str = option(
         "of the images to publish: fast (default) or small",
-        default=Compression.FAST,
-        type=parse,
+        default="fast",
+        type=one_of("fast", "small"),
         needs="unpublished",
     )
 
@@ -52,7 +51,7 @@ def matrix(options: Matrix) -> verb.Result:
 
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
-        small = options.compression is Compression.SMALL
+        small = options.compression == "small"
         lacking = push.unpublished(
             config, specs, where, lookup=lookup, workspace=workspace, small=small
         )
@@ -111,8 +110,6 @@ class Pick(Registry, Json):
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
 def pick(options: Pick) -> verb.Result:
     """Print which image runs on a GPU and a driver, how, and why."""
-    from torch_images.cli import report
-    from torch_images.cli.called import called
     from torch_images.config.choose import choose_id
     from torch_images.pick.gpus import known_gpus
     from torch_images.pick.pick import commands
@@ -120,7 +117,7 @@ def pick(options: Pick) -> verb.Result:
     config = verb.config()
     if options.list:
         gpus = known_gpus(config)
-        return verb.Result(data={"gpus": gpus}, text=report.gpus(gpus))
+        return verb.Result(data={"gpus": gpus}, text=every_gpu(gpus))
     choice = chosen(config, options)
     spec, reference = choose_id(config, choice["id"]), choice["reference"]
     choice |= commands(
@@ -132,7 +129,7 @@ def pick(options: Pick) -> verb.Result:
         program=called(),
         machine=native(),
     )
-    return verb.Result(data=choice, text=report.picked(choice))
+    return verb.Result(data=choice, text=picked(choice))
 
 
 def chosen(config: Config, options: Pick) -> dict[str, Any]:
@@ -144,11 +141,6 @@ def chosen(config: Config, options: Pick) -> dict[str, Any]:
     from torch_images.verify import ledger
 
     locks = verb.workspace().locks
-    lines = ledger.read(verb.ROOT)
-
-    def state(spec: ImageSpec) -> ledger.State:
-        return ledger.states(config, [spec], lines, verb.ROOT, locks)[spec]
-
     model = find_gpu(config, options.gpu)
     driver = find_driver(config, options.driver)
     host = host_platform(config, model, options.platform)
@@ -164,9 +156,35 @@ def chosen(config: Config, options: Pick) -> dict[str, Any]:
         variant=options.variant or config.defaults.variant,
         platform=host,
         namespace=verb.namespace(config, options.registry),
-        state=state,
+        state=ledger.reader(config, ledger.read(verb.ROOT), verb.ROOT, locks),
     )
     return answer(config, model, driver, suggestions, platform=host)
+
+
+def picked(answer: dict[str, Any]) -> str:
+    """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
+    lines = []
+    if answer["published"]:
+        lines.append(f"  {answer['image']} is published")
+    lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
+    lines += [f"  {reason}" for reason in answer["why"]]
+    lines += [
+        f"  {'or' if other['works'] else 'not'} {other['image']}, torch {other['torch']}: "
+        f"{other['why']}"
+        for other in answer["others"]
+    ]
+    return "\n".join([bold(answer["command"]), "", *(wrapped(as_called(text)) for text in lines)])
+
+
+def every_gpu(known: Sequence[Mapping[str, Any]]) -> str:
+    """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
+    lines = ["Compute capability, architecture, first driver: GPUs; their names at clouds"]
+    lines += [
+        f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
+        + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
+        for one in known
+    ]
+    return "\n".join(lines)
 
 
 def _here() -> dict[str, Any]:

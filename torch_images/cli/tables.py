@@ -114,7 +114,6 @@ def _variants(config: Config) -> str:
 
 
 def _extras(config: Config) -> str:
-    """A row for each extra that a variant has."""
     rows = [
         (f"`{extra.name}`", extra.description, ", ".join(users))
         for extra in config.extras

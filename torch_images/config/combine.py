@@ -115,11 +115,6 @@ def _matching(
             "choose one of these, or use --source wheel",
         )
     stable = tuple(release for release in known if not release.prerelease)
-    if not torch and not stable:
-        raise UsageError(
-            f"CUDA {cuda.version} only has pre-releases of torch",
-            f"ask for one with --torch {known[0].version}",
-        )
     exact = tuple(r for r in known if r.version == torch)
     matching = exact or tuple(r for r in stable if not torch or r.version.startswith(f"{torch}."))
     if not matching:

@@ -11,28 +11,29 @@ could register its name in the main index, as happened to torchtriton in Decembe
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 from torch_images.config.fields import Pins, WheelName
-from torch_images.config.schema import FILLED, Section, Wrong
+from torch_images.config.schema import FILLED, Section, Wrong, matches
 
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"  # of a path: neither "." nor ".."
 _HOST = r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[1-9][0-9]{0,4})?"
-_URL = re.compile(
+# Without user, query and final slash; http only for this machine's loopback.
+INDEX = (
     rf"(?:https://{_HOST}|http://(?:localhost|127\.0\.0\.1)(?::[1-9][0-9]{{0,4}})?)(?:/{_STEP})*"
 )
-
-
-def _url(text: str) -> str:
-    url = text.rstrip("/")
-    if not is_index(url):
-        hint = "give one like https://download.pytorch.org/whl/cu128"
-        raise Wrong("is not the https URL of an index without user", hint)
-    return url
+_Url = Annotated[
+    str,
+    AfterValidator(lambda url: url.rstrip("/")),
+    matches(
+        INDEX,
+        "the https URL of an index without user",
+        "give one like https://download.pytorch.org/whl/cu128",
+    ),
+]
 
 
 def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ class Index(Section):
     `torch`: the releases of torch from this index, the oldest first.
     """
 
-    url: Annotated[str, AfterValidator(_url)]
+    url: _Url
     packages: Annotated[tuple[WheelName, ...], FILLED, AfterValidator(_packages)]
     torch: Annotated[Pins, FILLED]
 
@@ -62,11 +63,3 @@ def origin(name: str, index: Index | None) -> str:
     `index` is the index of the image's release of torch, None for the main one.
     """
     return index.url if index and name in index.packages else ""
-
-
-def is_index(url: str) -> bool:
-    """Whether a text is the URL of an index in the form of images.yaml and locks.
-
-    It is an https URL without user, query and final slash; http only for this machine's loopback.
-    """
-    return bool(_URL.fullmatch(url))

@@ -201,7 +201,6 @@ def variant_inputs(
 
 
 def _wider(debs: BaseRequest, name: str, base: Base, packages: tuple[str, ...]) -> BaseRequest:
-    """The lock of a base's packages and of additional ones."""
     wider = replace(base, packages=(*base.packages, *packages))
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
@@ -313,13 +312,11 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 
 def _release_name(spec: ImageSpec) -> str:
-    """The part of a lock's name with its CUDA version, torch, Python and platform."""
     python = f"py{spec.base.python.replace('.', '')}"
     return f"{spec.cuda.short}-torch{spec.release.version}-{python}{spec.platform.suffix}"
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:
-    """The requirement of the wheels of CUDA's compiler; torch requires their version."""
     return (f"cuda-toolkit[{','.join(cuda.toolkit)}]",) if cuda.toolkit else ()
 
 

@@ -56,7 +56,6 @@ def choose_locks(
 
 
 def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequest]:
-    """Every lock of some images by its name."""
     return {item.name: item for spec in images for item in image_inputs(config, spec)}
 
 

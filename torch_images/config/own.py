@@ -16,7 +16,7 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from torch_images.config import fields
 from torch_images.config.axes import AXES, WITH, WITHOUT
-from torch_images.config.schema import FILLED, NAME, Section, Wrong, choice, matches, pairs
+from torch_images.config.schema import FILLED, NAME, Section, Wrong, choice, first, matches, pairs
 from torch_images.errors import ConfigError
 from torch_images.platforms import AMD64
 
@@ -29,12 +29,9 @@ _RESERVED = (
 )
 _STEP = r"(?!\.{1,2}(?:/|$))[^/\0\n]+"
 _NAME = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
-# Messages for pydantic's own errors.
 _WORDS = {
     "string_type": 'must be a text in quotes, such as "13.0"',
-    "tuple_type": "must be a list",
     "dict_type": "must be a table",
-    "too_short": "is empty; give one entry or more, or leave the key out",
 }
 
 
@@ -158,12 +155,7 @@ def load(file: Path) -> Own:
     try:
         own = _adapter().validate_python(table)
     except ValidationError as error:
-        details = error.errors(include_url=False)[0]
-        wrong = details.get("ctx", {}).get("error")
-        path: tuple[str | int, ...] = details["loc"]
-        problem, hint = _WORDS.get(details["type"], f"is refused: {details['msg']}"), ""
-        if isinstance(wrong, Wrong):
-            path, problem, hint = (*path, *wrong.at), wrong.problem, wrong.hint
+        path, problem, hint = first(error, _WORDS)
         steps = [step for step in path if step not in ("", "[key]")]
         raise _error(file, text, steps, problem, hint) from None
     return replace(own, root=file.parent)

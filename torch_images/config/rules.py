@@ -58,16 +58,6 @@ def _gpus(config: Config) -> Iterator[Problem]:
             yield Problem(at, "is not in any list of GPUs", suggest(gpu, sorted(known)))
 
 
-def _sources(config: Config) -> Iterator[Problem]:
-    releases = {cuda.version: cuda.torch for cuda in config.cudas}
-    for source in config.sources:
-        for version, torch in source.beside:
-            known = releases[version]
-            if torch not in known:
-                path = ("sources", source.name, "beside", version)
-                yield Problem(path, f"is not a torch of CUDA {version}", suggest(torch, known))
-
-
 def _extras(config: Config) -> Iterator[Problem]:
     for extra in config.extras:
         path = ("extras", extra.name)
@@ -100,28 +90,10 @@ def _removals(config: Config) -> Iterator[Problem]:
                     yield Problem((*path, "of", number), text, hint)
 
 
-def _toolkits(config: Config) -> Iterator[Problem]:
-    """An image needs a compiler if it has a toolkit or a compiled source."""
-    needing = [("variant", v.name, config.names("cuda")) for v in config.variants if v.cuda_home]
-    needing += [("source", s.name, tuple(dict(s.beside))) for s in config.sources if s.compiled]
-    for axis, name, versions in needing:
-        for cuda in config.cudas:
-            provided = cuda.toolkit or cuda.archives or cuda.version not in versions
-            if not provided and not config.excluded(**{axis: name, "cuda": cuda.version}):
-                text = f"has a compiler, but CUDA {cuda.version} names none"
-                hint = (
-                    f"add an exclude with cuda: '{cuda.version}', {axis}: '{name}' and a "
-                    "reason, or a toolkit to the CUDA version"
-                )
-                yield Problem((f"{axis}s", name), text, hint)
-
-
 _RULES = (
     _names,
     _gpus,
-    _sources,
     _extras,
     _variants,
     _removals,
-    _toolkits,
 )

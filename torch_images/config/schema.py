@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    ValidationError,
     ValidationInfo,
 )
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
@@ -24,6 +25,14 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from torch_images.errors import suggest
 
 FILLED = Field(min_length=1)
+# Messages for pydantic's own errors.
+_WORDS = {
+    "string_type": "must be a text",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "dataclass_type": "must be a mapping",
+    "too_short": "is empty; give one entry or more, or leave the key out",
+}
 # The "key" of a field that is not in the file: the name of an entry, which is the entry's key.
 NAME = ""
 
@@ -37,6 +46,21 @@ class Wrong(ValueError):  # noqa: N818  pydantic turns ValueErrors into its own 
     def __init__(self, problem: str, hint: str = "", at: tuple[str | int, ...] = ()) -> None:
         self.problem, self.hint, self.at = problem, hint, at
         super().__init__(problem)
+
+
+def first(
+    error: ValidationError, words: Mapping[str, str] | None = None
+) -> tuple[tuple[str | int, ...], str, str]:
+    """Place, problem and hint of the first error: later ones may follow from it.
+
+    `words` are other messages for pydantic's own errors.
+    """
+    details = error.errors(include_url=False)[0]
+    wrong = details.get("ctx", {}).get("error")
+    if isinstance(wrong, Wrong):
+        return (*details["loc"], *wrong.at), wrong.problem, wrong.hint
+    said = {**_WORDS, **(words or {})}.get(details["type"], f"is refused: {details['msg']}")
+    return details["loc"], said, ""
 
 
 class Section:

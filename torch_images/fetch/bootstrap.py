@@ -7,7 +7,6 @@ its final name only when it is complete.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -23,6 +22,7 @@ from torch_images.fetch.apt import ARCHIVES, Resolver, confined, explain, tree_r
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import alone
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci import layout as oci
@@ -117,8 +117,7 @@ class BaseMaker:
                 network=self.resolver.network,
             )
             folder.parent.mkdir(exist_ok=True)
-            with folder.with_name(f"{folder.name}.lock").open("w") as guard:
-                fcntl.flock(guard, fcntl.LOCK_EX)
+            with alone(folder.with_name(f"{folder.name}.lock")):
                 if self.fresh or not folder.exists():
                     with filling(folder) as new:
                         make(debs, new)
@@ -126,7 +125,6 @@ class BaseMaker:
         return used(folder)
 
     def _folder(self, base: Base, lock: DebLock, options: Sequence[str]) -> Path:
-        """The folder of the cache for a lock."""
         facts = " ".join((oci.BASE_RECIPE, lock.digest, *options))
         key = hashlib.sha256(facts.encode()).hexdigest()[:16]
         return self.cache / Part.BASES / f"{base.name}-{key}"

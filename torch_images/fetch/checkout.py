@@ -181,7 +181,6 @@ def with_tree(
 
 
 def _folder(locked: LockedTree, cache: Path) -> Path:
-    """The folder of a complete tree in the cache."""
     return cache / Part.SOURCES / f"{locked.name}-{locked.commit}"
 
 
@@ -218,7 +217,6 @@ def _seed(git: _Git, tree: Path, local: Path) -> None:
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    """Whether a path has no link below a folder."""
     real = Path(os.path.realpath(folder))
     return Path(os.path.realpath(path)) == real / path.relative_to(folder)
 

@@ -156,7 +156,6 @@ def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
 
 
 def _finals(index: PackageIndex, name: str) -> list[Version]:
-    """The final releases of a package with a wheel that is not yanked, in order."""
     texts = {
         file.version
         for file in index.files(name)

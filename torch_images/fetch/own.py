@@ -12,10 +12,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from packaging.markers import default_environment
-from packaging.pylock import PackageWheel, Pylock, PylockSelectError, PylockValidationError
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -32,7 +29,7 @@ from torch_images.config.own import SHARED, Own
 from torch_images.config.types import Config
 from torch_images.errors import CommandError, LockError, shown
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.resolve import resolve
+from torch_images.fetch.resolve import markers, resolve, select
 from torch_images.fetch.tools import uv_command
 from torch_images.locks.constraints import companions, installed, rivals
 from torch_images.locks.debs import DebLock
@@ -45,9 +42,9 @@ from torch_images.locks.requirements import (
     is_package,
     of_project,
     of_text,
-    project_file,
+    read_toml,
 )
-from torch_images.locks.wheels import LockedWheel, WheelLock, tags, uv_platform
+from torch_images.locks.wheels import LockedWheel, WheelLock, uv_platform
 
 _YANKED = re.compile(r"warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?")
 _SOURCE = re.compile(r"Wheels are required for `([^`]+)`")
@@ -74,18 +71,7 @@ class _Image:
             (deb.version for deb in self.lock.base.debs if deb.name == "python3"),
             f"{self.spec.base.python}.0",
         )
-        full = python.partition("-")[0]
-        machine = self.spec.platform.machine
-        linux = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
-        names = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
-        return {
-            **{key: str(value) for key, value in default_environment().items()},
-            **linux,
-            **names,
-            "platform_machine": machine,
-            "python_version": self.spec.base.python,
-            "python_full_version": full,
-        }
+        return markers(self.spec.base.python, self.spec.platform, python.partition("-")[0])
 
 
 def own_locks(
@@ -126,7 +112,7 @@ def _asked(own: Own, image: _Image, resolver: Resolver) -> Asked:
     if name == UV_LOCK:
         lines = _of_uv(own, image, resolver)
         asked = of_text(lines, own.requirements, environment, own.root)
-        return replace(asked, itself=is_package(project_file(own)))
+        return replace(asked, itself=is_package(read_toml(own.root, SHARED)))
     if name == PYLOCK:
         return of_text(_of_pylock(own, image), own.requirements, environment, own.root)
     return of_text(f"-r {own.requirements}", "", environment, own.root, where=own.requirements)
@@ -153,33 +139,21 @@ def _of_uv(own: Own, image: _Image, resolver: Resolver) -> str:
 
 def _of_pylock(own: Own, image: _Image) -> str:
     """The requirements of a pylock.toml (PEP 751) in pip's format, with hashes."""
-    python, platform = image.spec.base.python, image.spec.platform
+    document, spec = read_toml(own.root, own.requirements), image.spec
     try:
-        document = tomllib.loads((own.root / own.requirements).read_text(encoding="utf-8"))
-        lock = Pylock.from_dict(document)
-        if lock.requires_python:
-            _require_python(own, lock.requires_python, image)
-        environment: Any = {k: v for k, v in image.environment.items() if k != "extra"}
-        chosen = list(
-            lock.select(
-                environment=environment,
-                tags=tags(python, platform),
-                extras=own.extras,
-                dependency_groups=own.groups or None,
-            )
+        chosen = select(
+            document,
+            spec.base.python,
+            spec.platform,
+            extras=own.extras,
+            groups=own.groups or None,
         )
-    except (OSError, ValueError, PylockSelectError, PylockValidationError) as error:
+    except LockError as error:
         raise LockError(
-            f"{own.requirements} does not fit Python {python} on {platform}: {shown(str(error))}",
-            "lock it for them, or choose another base",
+            f"{own.requirements}: {error.message}", "lock it for them, or choose another base"
         ) from None
     lines = []
-    for package, file in chosen:
-        if not isinstance(file, PackageWheel):
-            raise LockError(
-                f"{own.requirements} has no wheel of {package.name} for Python {python}",
-                "choose a release that has one",
-            )
+    for package, _ in chosen:
         hashes = [wheel.hashes.get("sha256", "") for wheel in package.wheels or ()]
         words = [f"--hash=sha256:{digest}" for digest in hashes if digest]
         lines.append(" ".join([f"{package.name}=={package.version}", *words]))
@@ -295,9 +269,8 @@ def _explain(asked: Asked, image: _Image, resolver: Resolver) -> LockError | Non
 
 def _way_out(name: str, image: _Image, needs: SpecifierSet) -> str:
     """What to change where a package of the image has another version than required."""
-    known = (c for c in image.config.cudas)
     if name == "torch":
-        for cuda in sorted(known, key=lambda c: c.version != image.spec.cuda.version):
+        for cuda in sorted(image.config.cudas, key=lambda c: c.version != image.spec.cuda.version):
             if torch := next(needs.filter(reversed(cuda.torch)), ""):
                 other = f'cuda = "{cuda.version}" and ' if cuda != image.spec.cuda else ""
                 return f'set {other}torch = "{torch}" in the table, or loosen the requirement'

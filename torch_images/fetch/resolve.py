@@ -34,7 +34,7 @@ from torch_images.config.lock_requests import WheelRequest
 from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.tools import endless, today, uv_command
+from torch_images.fetch.tools import today, uv_command
 from torch_images.host.diagnose import Diagnosis, refusal
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
@@ -53,7 +53,7 @@ _PROBLEMS = (
         "the package index could not be reached",
         "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
     ),
-    Diagnosis("", LockError, "no set of wheels meets the requirements: {message}"),
+    Diagnosis("", LockError, "no set of wheels meets the requirements: {message}", "{hint}"),
 )
 
 _WARNING = re.compile("warning: ")
@@ -78,48 +78,11 @@ def resolve(
     NetworkError if an index cannot be reached, and LockError if there is no solution, or an index
     has no SHA-256 for a wheel.
     """
-    if not item.index:
-        return _resolve(item, network, run, constraints, prefer=prefer, note=note)
-    with PackageIndex(network) as client, tempfile.TemporaryDirectory() as scratch:
-        write_pages(item.index, client, Path(scratch))
-        try:
-            pages = Path(scratch).as_uri()
-            return _resolve(item, network, run, constraints, pages, prefer=prefer, note=note)
-        except LockError as error:
-            hint = f"list packages that only {item.index.url} has under `packages` of this index"
-            raise LockError(error.message, hint) from None
-
-
-def write_pages(index: Index, client: PackageIndex, folder: Path) -> None:
-    """Write an index (PEP 503) with the pages of the packages listed for another index.
-
-    Raises NetworkError.
-    """
-    with workers(8) as pool:
-        pages = pool.map(lambda name: client.files(name, index.url), index.packages)
-    for name, files in zip(index.packages, pages, strict=True):
-        lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
-        (folder / name).mkdir()  # a page without links, too: else uv asks the main index
-        text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
-        data = text.encode(errors="xmlcharrefreplace")  # JSON can have lone surrogates
-        (folder / name / "index.html").write_bytes(data)
-
-
-def _resolve(
-    item: WheelRequest,
-    network: Network,
-    run: Runner,
-    constraints: Sequence[str],
-    pages: str = "",
-    *,
-    prefer: Mapping[str, str] = _NONE,
-    note: Callable[[str], object] | None = None,
-) -> WheelLock:
-    """As `resolve`; `pages` is the URL of the folder with the pages of the item's index."""
     if item.beside:
         wider = replace(item, request=(*item.request, *item.beside), beside=(), alone=False)
-        versions = _resolve(wider, network, run, constraints, pages).versions()
+        versions = resolve(wider, network=network, run=run, constraints=constraints).versions()
         constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
+    env, hint = network.for_uv(), ""
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
@@ -127,6 +90,10 @@ def _resolve(
         overrides.write_text("\n".join(item.overrides))
         if prefer:  # uv keeps the versions in the file that it replaces, where they fit
             target.write_text(_PYLOCK + "".join(_PACKAGE.format(*one) for one in prefer.items()))
+        if item.index:
+            with PackageIndex(network) as client:
+                env["UV_INDEX"] = write_pages(item.index, client, Path(folder, "pages"))
+            hint = f"list packages that only {item.index.url} has under `packages` of this index"
         command = uv_command("pip", "compile", "--no-header", "--no-annotate")
         command += [] if note else ["--quiet"]
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(item.platform)]
@@ -136,14 +103,13 @@ def _resolve(
         command += [f"--constraints={limits}", f"--overrides={overrides}"]
         command += ["--no-deps"] if item.alone else []
         try:
-            env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
             done = run.run(command, env=env, stdin="\n".join(item.request))
             if note:
                 note(done.errors)
         except CommandError as error:
             lines = [line for line in error.output.splitlines() if not _WARNING.match(line)]
             text = "\n".join(lines).replace("\u2570\u2500\u25b6", "")
-            raise endless(error) or refusal(_PROBLEMS, text) from None
+            raise refusal(_PROBLEMS, text, hint=hint) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, item.python, item.platform)
     with workers(8) as pool:  # indexes need not state sizes (PEP 700)
@@ -169,8 +135,24 @@ def _resolve(
     )
 
 
+def write_pages(index: Index, client: PackageIndex, folder: Path) -> str:
+    """Write an index (PEP 503) with the pages of the packages listed for another index.
+
+    Returns its URL. Raises NetworkError.
+    """
+    with workers(8) as pool:
+        pages = pool.map(lambda name: client.files(name, index.url), index.packages)
+    for name, files in zip(index.packages, pages, strict=True):
+        lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
+        # a page without links, too: else uv asks the main index
+        (folder / name).mkdir(parents=True)
+        text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
+        data = text.encode(errors="xmlcharrefreplace")  # JSON can have lone surrogates
+        (folder / name / "index.html").write_bytes(data)
+    return folder.as_uri()
+
+
 def _link(file: DistributionPackage) -> str:
-    """The link to a file on the page of a project."""
     sha256 = file.digests.get("sha256", "")
     facts = {"href": file.url + (f"#sha256={sha256}" if sha256 else "")}
     if file.requires_python:
@@ -184,29 +166,51 @@ def _link(file: DistributionPackage) -> str:
     return f"<a {words}>{escape(file.filename)}</a>"
 
 
+def markers(python: str, platform: Platform, full: str = "") -> dict[str, str]:
+    """The values of markers in images; `full` is their whole version of Python, if known."""
+    return {
+        **{name: str(value) for name, value in default_environment().items()},
+        "os_name": "posix",
+        "platform_system": "Linux",
+        "sys_platform": "linux",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "platform_machine": platform.machine,
+        "python_version": python,
+        "python_full_version": full or f"{python}.99",
+    }
+
+
 def select(
-    document: dict[str, Any], python: str, platform: Platform
+    document: dict[str, Any],
+    python: str,
+    platform: Platform,
+    *,
+    extras: Sequence[str] = (),
+    groups: Sequence[str] | None = None,
 ) -> list[tuple[Package, PackageWheel]]:
     """The wheel to install of each package of a pylock.toml (PEP 751).
 
     Raises LockError if no wheel fits.
     """
-    environment: Any = {
-        **default_environment(),
-        "python_version": python,
-        "python_full_version": f"{python}.99",
-        "platform_machine": platform.machine,
-    }
+    environment: Any = markers(python, platform)
     try:
         selected = Pylock.from_dict(document).select(
-            environment=environment, tags=tags(python, platform)
+            environment=environment,
+            tags=tags(python, platform),
+            extras=extras,
+            dependency_groups=groups,
         )
-        return [(p, wheel) for p, wheel in selected if isinstance(wheel, PackageWheel)]
+        chosen = list(selected)
+        problem = ", ".join(p.name for p, file in chosen if not isinstance(file, PackageWheel))
     except (PylockValidationError, PylockSelectError) as error:
+        chosen, problem = [], str(error)
+    if problem:
         raise LockError(
-            f"no wheel for Python {python} on {platform}: {shown(str(error))}",
+            f"no wheel for Python {python} on {platform}: {shown(problem)}",
             "choose another version in images.yaml, or exclude it there",
-        ) from None
+        )
+    return [(package, file) for package, file in chosen if isinstance(file, PackageWheel)]
 
 
 def _sha256(wheel: PackageWheel) -> str:

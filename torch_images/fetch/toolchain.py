@@ -6,13 +6,13 @@ The host gets all of them before a build begins, so that the build itself needs 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images import jsondoc
 from torch_images.config.lock_requests import SourceRequest, ToolkitRequest
 from torch_images.errors import LockError, shown
 from torch_images.fetch.checkout import check_out, read_file
@@ -90,7 +90,7 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
     url = f"{item.archives}/redistrib_{item.cuda.release}.json"
     archives = []
     try:
-        listed = jsondoc.parse(read(network.mirrored(url), network))
+        listed = json.loads(read(network.mirrored(url), network))
         for package in item.cuda.archives:
             file = listed[package][_PLATFORM]
             archive = LockedArchive(
@@ -101,7 +101,7 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
                 sha256=file["sha256"],
             )
             archives.append(archive)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise LockError(
             f"{url} does not list all archives for {_PLATFORM}: {shown(str(error))}",
             "correct `archives` in images.yaml",
@@ -114,7 +114,6 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
 def _archive(
     name: str, version: str, url: str, sha256: str, *, cache: Path, network: Network
 ) -> LockedArchive:
-    """One of the archives of `_downloads`, as its server has it today."""
     digest, size = discover(network.mirrored(url), cache / Part.ARCHIVES, network)
     if sha256 and digest != sha256:
         raise LockError(
@@ -133,10 +132,10 @@ def _downloads(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     info = "cmake/llvm-info.json"
     if text := read_file(triton, info):  # newer ones pin their LLVM themselves
         try:
-            document = jsondoc.parse(text)
+            document = json.loads(text)
             commit, number = str(document["llvm_hash"]), str(document["build_number"])
             sha256 = str(document["sha256sum"][_SYSTEM])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             commit = number = sha256 = ""
         _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
         name = f"{commit[:8]}-{_SYSTEM}-{number}"

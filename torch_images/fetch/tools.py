@@ -7,23 +7,13 @@ uses the same files as a Linux server.
 from __future__ import annotations
 
 import datetime as dt
-import signal
 from pathlib import Path
 
-from torch_images.errors import CommandError, LockError, NetworkError
+from torch_images.errors import CommandError, LockError
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.wheels import read_wheels, requirements_text, uv_platform
-
-# uv does not limit the data of an index. These limits do: 16 GiB of address space, files of 4 GiB
-# (8 GiB in some shells), and one hour. Installing locks/host-dev.txt takes 1.65 GB of address
-# space, resolving torch, transformers and vLLM 2.0 GB, and 2.4 GB with 192 processors.
-_BOUNDED = """\
-ulimit -v 16777216; ulimit -f 8388608
-if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
-exec "$@\""""
-_TIMED_OUT = 124  # exit code of `timeout`
 
 
 def today() -> dt.date:
@@ -32,27 +22,16 @@ def today() -> dt.date:
 
 
 def uv_command(*words: str) -> list[str]:
-    """A command of uv that ends even if a server keeps sending."""
+    """A command of uv."""
     import uv
 
-    return ["sh", "-c", _BOUNDED, "uv", uv.find_uv_bin(), *words]
-
-
-def endless(error: CommandError) -> NetworkError | None:
-    """The error for the user if a command of uv reached one of these limits, else None."""
-    hint = "name another one in UV_DEFAULT_INDEX"
-    if error.code == _TIMED_OUT:
-        return NetworkError("the package index took more than an hour", hint)
-    codes = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
-    if error.code in codes or "memory allocation of " in error.output:
-        return NetworkError("the package index sends more than any wheel can have", hint)
-    return None
+    return [uv.find_uv_bin(), *words]
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     """The folder with the programs of locks/<name>.json, from the cache or installed now.
 
-    Raises LockError if the lock is damaged, or its wheels cannot be installed, and NetworkError.
+    Raises LockError if the lock is damaged, or its wheels cannot be installed.
     """
     lock = read_wheels(workspace.locks / f"{name}.json")
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
@@ -70,8 +49,7 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
             )
             new.chmod(0o755)
     except CommandError as error:
-        end = error.output[-300:]
-        raise endless(error) or LockError(
-            f"locks/{name}.json could not be installed: {end}"
+        raise LockError(
+            f"locks/{name}.json could not be installed: {error.output[-300:]}"
         ) from None
     return folder

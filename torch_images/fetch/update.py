@@ -152,7 +152,6 @@ def _change(
 
 
 def _wheels(lock: WheelLock, latest: WheelLock, index: PackageIndex) -> Iterable[Finding]:
-    """The state of each wheel of a lock; `latest` is the lock as it would be today."""
     offered = {wheel.name: wheel for wheel in latest.wheels}
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)
@@ -184,7 +183,6 @@ def _sources(lock: SourceLock, network: Network) -> Iterable[Finding]:
 def _debs(
     item: BaseRequest | CompatRequest, lock: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
-    """The state of each package of a lock."""
     offered = {deb.name: deb for deb in _resolve_debs(item, resolver).debs}
     listed = {(deb.name, deb.version) for deb in offered.values()}
     network, mirrors, snapshot = resolver.network, resolver.roots(), ""

@@ -28,6 +28,7 @@ class Part(enum.StrEnum):
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
     CONTENTS = "contents"  # what a layer changes, by its diff id, verify/unchanged.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
+    INPUTS = "inputs"  # the hashes of images' inputs, verify/ledger.py
     LAYERS = "layers"  # layers made of wheels, layers/make.py
     LISTINGS = "listings"  # output of cuobjdump for a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py

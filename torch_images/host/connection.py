@@ -112,7 +112,6 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
 
 
 def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
-    """The endpoint in a context of `docker context inspect`."""
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")

@@ -63,12 +63,10 @@ class Engine:
 
     @property
     def _api(self) -> Any:
-        """The low-level client."""
         return self._client.api
 
     @cached_property
     def _info(self) -> dict[str, Any]:
-        """The answer to `docker info`."""
         return dict(self._api.info())
 
     def id(self) -> str:

@@ -177,15 +177,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
                 f"{spec.id} is not locked: locks/{item.path(folder).name} does not exist",
                 f"run `invoke lock --select {spec.id}`",
             )
-    base = base_input(spec)
-    debs = requested.debs(base, folder)
-    python = next((deb.version for deb in debs.debs if deb.name == "python3"), "")
-    if python and not python.startswith(f"{spec.base.python}."):
-        raise LockError(
-            f"locks/{base.name}.json has python3 {python}, but base {spec.base.name} has "
-            f"python {spec.base.python} in images.yaml",
-            f"correct python of base {spec.base.name}",
-        )
+    debs = requested.debs(base_input(spec), folder)
     wheels = requested.wheels(wheel_input(config, spec), folder)
     # Before the variant's wheels: the facts say which of them fit torch.
     requested.check(facts_input(config, spec), folder)
@@ -285,6 +277,7 @@ def _beyond(
         more_wheels = replace(more_wheels, wheels=tuple(kept))
     if wider[1]:
         more_debs = requested.debs(wider[1], folder)
-        added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
+        plain = debs.versions()
+        added = tuple(d for d in more_debs.debs if d.name not in plain)
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs

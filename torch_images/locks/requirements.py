@@ -58,7 +58,7 @@ def request(own: Own) -> dict[str, str]:
         if Path(own.requirements).name != SHARED:
             texts |= dict(_files(own.root, own.requirements))
     if by_project(own):
-        project = _project(own.root)
+        project = read_toml(own.root, SHARED)
         texts[SHARED] = json.dumps([project.get("build-system"), *_dependencies(project)])
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
@@ -105,7 +105,7 @@ def of_text(
 
 def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
     """The requirements of the project itself, with the extras and groups that the table names."""
-    project = _project(own.root)
+    project = read_toml(own.root, SHARED)
     required, optional, groups = _dependencies(project)
     if "dependencies" in _table(project, "project").get("dynamic", ()):
         raise LockError(
@@ -144,21 +144,16 @@ def is_package(project: Mapping[str, Any]) -> bool:
 
 def build_requirements(own: Own) -> tuple[str, ...]:
     """What the build of the project's own package requires (PEP 518)."""
-    system = _table(_project(own.root), "build-system")
+    system = _table(read_toml(own.root, SHARED), "build-system")
     return tuple(system.get("requires", ("setuptools>=40.8.0",)))
 
 
 def package_name(own: Own) -> str:
     """The normalised name of the project's own package."""
-    name = _table(_project(own.root), "project").get("name")
+    name = _table(read_toml(own.root, SHARED), "project").get("name")
     if not isinstance(name, str):
         raise LockError(f"{SHARED} names no project", "add `name` to its table [project]")
     return canonicalize_name(name)
-
-
-def project_file(own: Own) -> Mapping[str, Any]:
-    """The content of the project's pyproject.toml. Raises LockError."""
-    return _project(own.root)
 
 
 def _requirement(line: str, place: str) -> Requirement:
@@ -243,11 +238,12 @@ def _text(root: Path, name: str) -> str:
         raise LockError(f"{shown(name)} cannot be read: {error}") from None
 
 
-def _project(root: Path) -> dict[str, Any]:
+def read_toml(root: Path, name: str) -> dict[str, Any]:
+    """The content of a TOML file below the project's folder. Raises LockError."""
     try:
-        return tomllib.loads(_text(root, SHARED))
+        return tomllib.loads(_text(root, name))
     except tomllib.TOMLDecodeError as error:
-        raise LockError(f"{SHARED} is not valid TOML: {error}") from None
+        raise LockError(f"{name} is not valid TOML: {error}") from None
 
 
 def _dependencies(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from pydantic import AfterValidator
 
 from torch_images.config.fields import HostPlatform
-from torch_images.config.indexes import Index, is_index, origin
-from torch_images.config.schema import Section, Wrong, matches
+from torch_images.config.indexes import INDEX, Index, origin
+from torch_images.config.schema import Section, matches
 from torch_images.errors import shown
 from torch_images.locks.files import Lock, PythonVersion, Sha256, Word, damaged, read
 from torch_images.platforms import AMD64, Platform
@@ -25,12 +24,6 @@ MAIN = "the main index"
 
 # The oldest glibc of the bases, bookworm's.
 GLIBC = (2, 36)
-
-
-def _index(url: str) -> str:
-    if url and not is_index(url):
-        raise Wrong("is not an index")
-    return url
 
 
 # Packages whose version is the CUDA version of a release of torch.
@@ -55,7 +48,7 @@ class LockedWheel(Section):
     filename: Annotated[str, matches(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl", "a wheel")]
     size: int
     sha256: Sha256
-    index: Annotated[str, AfterValidator(_index)] = ""
+    index: Annotated[str, matches(rf"(?:{INDEX})?", "an index")] = ""
 
     @property
     def of_cuda(self) -> bool:

@@ -253,7 +253,6 @@ def _json(document: Any) -> bytes:
 
 
 def _write(folder: Path, content: Image) -> str:
-    """Complete a layout that has its layers' blobs. Returns the manifest's digest."""
     files = layout_files(content, {"org.opencontainers.image.ref.name": "base"})
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -261,7 +260,6 @@ def _write(folder: Path, content: Image) -> str:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    """The path of a digest's blob in a layout."""
     return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 

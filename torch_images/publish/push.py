@@ -90,7 +90,6 @@ def plan(
 
 
 def _manifest(info: ImageInfo, platform: str = "") -> Manifest:
-    """An image of the engine."""
     return Manifest(
         platform=platform,
         digest=info.id,
@@ -166,7 +165,6 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
 
 @contextlib.contextmanager
 def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
-    """Give an image of the engine a name; after an error, the name is as it was before."""
     before = engine.digest(reference)
     engine.tag(digest, *reference.rsplit(":", 1))
     try:

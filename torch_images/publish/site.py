@@ -6,7 +6,6 @@ without JavaScript, and loads nothing from other servers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -34,12 +33,7 @@ def generate(
     `root` is the project's folder, with site/. `commit` is the project's, to show on the page, or
     "". Raises LockError for a missing lock.
     """
-    lines = ledger.read(root)
-
-    @functools.cache
-    def state(spec: ImageSpec) -> ledger.State:
-        return ledger.states(config, [spec], lines, root, locks)[spec]
-
+    state = ledger.reader(config, ledger.read(root), root, locks)
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / "site"),
@@ -84,12 +78,10 @@ def _words(config: Config, answer: answers.Row) -> str:
 
 
 def _served(arch: Architecture) -> str:
-    """Text for searching an architecture."""
     return f"{arch.capability} {arch.capability.sm} {arch.family}"
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
-    """A row of the list of images; `gpus` and `words` are text for searching."""
     arches = spec.architectures
     axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
     return {

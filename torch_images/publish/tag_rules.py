@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from torch_images.build.labels import ImageLabels
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
+
+if TYPE_CHECKING:  # it imports what builds need
+    from torch_images.build.labels import ImageLabels
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
 _NAMESPACE = re.compile(

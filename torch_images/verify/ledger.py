@@ -7,24 +7,32 @@ hash of its build context, which includes the locks.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
+import hashlib
 import io
-from collections.abc import Iterable, Sequence
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_images.build.plan import lock_image, plan_image
+import zstandard
+
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.host import outputs
+from torch_images.host import cache, outputs
+from torch_images.host.workspace import default_cache
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
-from torch_images.project import LEDGER
+from torch_images.project import LEDGER, PACKAGE
 
-if TYPE_CHECKING:  # it imports what verification needs
+if TYPE_CHECKING:  # they import what rendering and verification need
     from torch_images.build.plan import ImagePlan
     from torch_images.verify.verify import VerifyReport
 
@@ -148,21 +156,64 @@ def passed(
 def states(
     config: Config, specs: Sequence[ImageSpec], lines: Sequence[Line], root: Path, locks: Path
 ) -> dict[ImageSpec, State]:
-    """Whether each image is tested. Renders each, which takes some ten milliseconds."""
-    return {
-        spec: _state(config, spec, [ln for ln in lines if ln.image == spec.id], root, locks)
-        for spec in specs
-    }
+    """Whether each image is tested."""
+    state = reader(config, lines, root, locks)
+    return {spec: state(spec) for spec in specs}
+
+
+def reader(
+    config: Config, lines: Sequence[Line], root: Path, locks: Path
+) -> Callable[[ImageSpec], State]:
+    """A function that says whether an image is tested.
+
+    Rendering takes milliseconds for each image. So the cache keeps what it gave for the same
+    configuration, files and packages; not for a user's project, which has files of its own.
+    """
+    file = default_cache() / cache.Part.INPUTS / f"{_source(config, root, locks)}.json"
+    known: dict[str, tuple[str, str]] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(file.read_bytes())
+        cache.used(file)
+
+    @functools.cache
+    def state(spec: ImageSpec) -> State:
+        inputs = None if spec.own else known.get(spec.id)
+        if not inputs:
+            inputs = _inputs(config, spec, root, locks)
+            if not spec.own:
+                known[spec.id] = inputs
+                with contextlib.suppress(OSError):
+                    outputs.write(file, json.dumps(known))
+        return _state(config, spec, [line for line in lines if line.image == spec.id], *inputs)
+
+    return state
+
+
+def _source(config: Config, root: Path, locks: Path) -> str:
+    packages = sorted(Path(zstandard.__file__).parents[1].iterdir())  # names have versions
+    digest = hashlib.sha256(f"{sys.version} {packages} {config}".encode())
+    for top in (PACKAGE, root / "docker", root / "scripts" / "image", locks):
+        for folder, _, names in sorted(os.walk(top)):
+            for path in (Path(folder, name) for name in sorted(names)):
+                if path.suffix != ".pyc" and path.is_file():
+                    data = path.read_bytes()
+                    digest.update(f"{path} {len(data)} ".encode() + data)
+    return digest.hexdigest()
+
+
+def _inputs(config: Config, spec: ImageSpec, root: Path, locks: Path) -> tuple[str, str]:
+    """The hash of an image's inputs, "" if a lock is missing, and then why."""
+    from torch_images.build.plan import lock_image, plan_image
+
+    try:
+        return plan_image(config, lock_image(config, spec, locks), root).identity, ""
+    except LockError as error:
+        return "", error.message
 
 
 def _state(
-    config: Config, spec: ImageSpec, lines: Sequence[Line], root: Path, locks: Path
+    config: Config, spec: ImageSpec, lines: Sequence[Line], inputs: str, problem: str
 ) -> State:
-    inputs, problem = "", ""
-    try:
-        inputs = plan_image(config, lock_image(config, spec, locks), root).identity
-    except LockError as error:
-        problem = error.message
     proofs = [line for line in lines if not line.missing]
     current = [line for line in proofs if inputs and line.inputs == inputs]
     if current:

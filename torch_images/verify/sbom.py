@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch_images import jsondoc
 from torch_images.build.render import FOLDER
 from torch_images.errors import VerifyError, shown
 from torch_images.host import outputs
@@ -109,9 +108,9 @@ def _check(image: str, text: str) -> Any:
     from cyclonedx.validation.json import JsonStrictValidator
 
     try:
-        bill = jsondoc.parse(text)
+        bill = json.loads(text)
         problem: object = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
-    except jsondoc.MalformedError as error:
+    except (ValueError, RecursionError) as error:
         problem = error
     if problem:
         raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
@@ -132,7 +131,7 @@ def _installed(image: str, engine: Engine) -> set[str]:
     done = engine.run(image, "-IBS", "-c", program, **options)
     last = done.output.strip().rpartition("\n")[2]
     try:
-        listed = jsondoc.parse(last)
+        listed = json.loads(last)
         distro = listed["distro"]
         urls = [
             PackageURL("pypi", None, re.sub(r"[-_.]+", "-", name).lower(), version)
@@ -142,7 +141,7 @@ def _installed(image: str, engine: Engine) -> set[str]:
             upstream = {} if source == name else {"upstream": source}
             facts = {"arch": arch, "distro": distro, **upstream}
             urls.append(PackageURL("deb", distro.partition("-")[0], name, version, facts))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         problem = f"{image}: its installed packages cannot be listed: {shown(last)}"
         raise VerifyError(problem) from None
     return {url.to_string() for url in urls}
