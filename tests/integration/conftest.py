@@ -43,6 +43,7 @@ SECOND = frozenset(
         "test_examples",
         "test_gc",
         "test_installed_command",
+        "test_own",
         "test_pod",
         "test_push",
         "test_push_platforms",

@@ -149,7 +149,9 @@ def test_push_and_reproduce_own_image(own: Own, tmp_path: Path) -> None:
     registry.start()
     try:
         own.build()
-        sheet = json.loads(own.run("push", "--registry", f"{registry.host}/me", "--json"))
+        sheet = json.loads(
+            own.run("push", "service", "--registry", f"{registry.host}/me", "--json")
+        )
         name = f"{registry.host}/me/service:latest"
         assert name in sheet["references"]
         verdict = json.loads(own.run("reproduce", name, "--json"))
