@@ -134,14 +134,19 @@ def invoke(
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a command of docker's says, on both of its streams."""
-    return subprocess.run(
-        ["docker", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    """What a command of docker's says, on both of its streams. See `build.baked` for the lost."""
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["docker", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    done = run()
+    return run() if done.stdout.rstrip().endswith("failed to solve: not found") else done
 
 
 def as_root(*words: str) -> list[str]:

@@ -22,7 +22,7 @@ from torch_images.platforms import PLATFORMS, Platform, native
 pytestmark = pytest.mark.slow  # what an emulator does takes minutes
 
 FOREIGN = next(p for p in PLATFORMS if p != native())
-BUILD = "build"
+BUILD = ("build",)
 SMALL = ("--unverified", "--json")
 # Each file of bytecode in an image with the SHA-256 of its content.
 BYTECODE = "find / -xdev -name '*.pyc' -exec sha256sum {} + | sort -k2"

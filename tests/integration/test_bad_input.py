@@ -36,7 +36,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.files import read
 from torch_images.locks.wheels import LockedWheel, read_wheels
 
-BUILD = "build"
+BUILD = ("build",)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -22,7 +22,7 @@ from torch_images.locks.files import dumps, read
 
 LOCK = "locks/base-trixie.json"
 SNAPSHOT = "suite: trixie\n    snapshot: "
-BUILD = "build"
+BUILD = ("build",)
 
 
 def last_line(text: str) -> str:

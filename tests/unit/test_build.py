@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from tests.unit.conftest import CONFIG, ROOT, T130
 from tests.unit.fakes import FakeRunner, plan_of
 from torch_images.build import labels
 from torch_images.build.bake import Parts, bake_command, bake_file, environment, host_network
-from torch_images.build.build import revision
+from torch_images.build.build import baked, revision
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import (
     ImagePlan,
@@ -36,7 +37,7 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
+from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 
 
@@ -308,3 +309,23 @@ def test_render_opens_the_network_for_a_shared_cache_only(config: Config, root: 
     for shared, network in ((False, "none"), (True, "default")):
         text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
         assert text.count(f"RUN --network={network} ") == 2
+
+
+@pytest.mark.parametrize(
+    ("outputs", "code"),
+    [
+        (["ERROR: failed to solve: not found\n", ""], 0),
+        (["ERROR: failed to solve: not found\n"] * 2, 1),
+        (["ERROR: failed to solve: base: not found\n"], 1),
+        ([""], 0),
+    ],
+)
+def test_baked_tries_again_what_lost_content(outputs: list[str], code: int) -> None:
+    class Losing(Runner):
+        def stream(self, command: Sequence[str], **_: Any) -> Completed:
+            output = left.pop(0)
+            return Completed(int(bool(output)), output)
+
+    left = list(outputs)
+    assert baked(["docker"], Losing(), None).code == code
+    assert not left

@@ -28,7 +28,7 @@ from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
 from torch_images.host.buildx import remove_mounts
 from torch_images.host.diagnose import explain
-from torch_images.host.runner import Runner
+from torch_images.host.runner import Completed, Environment, Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import with_locked_trees
@@ -99,7 +99,7 @@ def _prepared(
 
         def run(*arguments: str) -> None:
             env = bake.environment(job.workspace.network, job.options)
-            done = job.run.stream([*command, *arguments], env=env)
+            done = baked([*command, *arguments], job.run, env)
             if namespace:
                 with suppress(CommandError):
                     remove_mounts(namespace, job.run, job.options.builder)
@@ -107,6 +107,17 @@ def _prepared(
                 raise explain(done.output)
 
         yield plans, folder, run
+
+
+def baked(command: Sequence[str], run: Runner, env: Environment) -> Completed:
+    """Run a build, once more if it lost what somebody removed meanwhile.
+
+    containerd may collect content of an image while BuildKit exports it, if another image goes:
+    https://github.com/containerd/nerdctl/issues/4142. All steps are in BuildKit's cache then.
+    """
+    done = run.stream(command, env=env)
+    lost = done.code and done.output.rstrip().endswith("failed to solve: not found")
+    return run.stream(command, env=env) if lost else done
 
 
 def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
