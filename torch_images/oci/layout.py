@@ -51,11 +51,11 @@ class Effort(enum.Enum):
 
 _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 # The compressor of layers, which is a part of each of their keys.
-COMPRESSOR = f"{_VERSION} {Effort.QUICK.value} {Effort.THOROUGH.value}"
+COMPRESSOR = f"{_VERSION} {Effort.QUICK.value}"
 SMALL_COMPRESSOR = f"{_VERSION} {Effort.SMALL.value}"
 # What decides the bytes of a base besides its lock and the options of dpkg. Raise the number when
 # fetch/bootstrap.py changes its output: bases are then made again, and images are new.
-BASE_RECIPE = f"5 {COMPRESSOR}"
+BASE_RECIPE = f"5 {_VERSION} {Effort.THOROUGH.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
