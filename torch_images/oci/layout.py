@@ -50,8 +50,9 @@ class Effort(enum.Enum):
 
 
 _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
-# The compressor of layers, which is a part of each of their keys.
-COMPRESSOR = f"{_VERSION} {Effort.QUICK.value}"
+# The compressor of layers, which is a part of each of their keys. Without THOROUGH, which packs
+# none of them, all layers would be packed again: leave it out when another setting changes.
+COMPRESSOR = f"{_VERSION} {Effort.QUICK.value} {Effort.THOROUGH.value}"
 SMALL_COMPRESSOR = f"{_VERSION} {Effort.SMALL.value}"
 # What decides the bytes of a base besides its lock and the options of dpkg. Raise the number when
 # fetch/bootstrap.py changes its output: bases are then made again, and images are new.
