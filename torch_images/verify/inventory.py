@@ -42,7 +42,7 @@ def debs(status: str) -> Iterator[tuple[str, str, str, str]]:
 
 if __name__ == "__main__":
     system = platform.freedesktop_os_release()
-    distro = f"{system['ID']}-{system['VERSION_ID']}"
+    distro = f"{system['ID']}-{system.get('VERSION_ID', system['VERSION_CODENAME'])}"
     known = Path("/var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
     facts = {"wheels": sorted(set(wheels("/"))), "debs": [*debs(known)], "distro": distro}
     sys.stdout.write(json.dumps(facts) + "\n")
