@@ -50,7 +50,7 @@ def matrix(options: Matrix) -> verb.Result:
     if options.unpublished:
         from torch_images.publish import push
 
-        lookup = verb.registry_lookup(5)
+        lookup = verb.registry_lookup()
         where = verb.namespace(config, options.registry)
         small = options.compression is Compression.SMALL
         lacking = push.unpublished(
@@ -203,7 +203,7 @@ def _here() -> dict[str, Any]:
 
 def _is_published(reference: str, identifier: str) -> bool:
     """Whether a registry has an image under a name. Raises as `registry.lookup` does."""
-    target = verb.registry_lookup(0)(reference)
+    target = verb.registry_lookup(once=True)(reference)
     return any(one.labels.id == identifier for one in target.manifests) if target else False
 
 

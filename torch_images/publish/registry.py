@@ -201,7 +201,7 @@ def problem(reference: str, text: str) -> TorchImagesError:
 def retry(
     attempt: Callable[[], T],
     *,
-    retries: int,
+    retries: int = 5,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
