@@ -245,6 +245,7 @@ def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int
 
 
 def _hole(start: int, end: int) -> tuple[int, int] | None:
+    """The whole pages of a range; None if there are none."""
     start, end = start + -start % _PAGE, end - end % _PAGE
     return (start, end) if start < end else None
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.releases import T130
 from tests.servers import closed_port
+from torch_images.build.build import LOST
 from torch_images.build.plan import ImagePlan
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -134,7 +135,7 @@ def invoke(
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a command of docker's says, on both of its streams. See `build.baked` for the lost."""
+    """What a command of docker's says, on both of its streams; a build may be tried twice."""
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -146,7 +147,7 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
         )
 
     done = run()
-    return run() if done.stdout.rstrip().endswith("failed to solve: not found") else done
+    return run() if done.stdout.rstrip().endswith(LOST) else done
 
 
 def as_root(*words: str) -> list[str]:

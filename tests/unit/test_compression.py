@@ -12,8 +12,10 @@ import zstandard
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
+from torch_images.errors import UsageError
 from torch_images.layers.plan import layer_plans
 from torch_images.oci import layout
+from torch_images.oci.compression import Compression, parse
 
 
 def test_a_small_image_has_a_tag_of_its_own(config: Config, root: Path) -> None:
@@ -61,3 +63,12 @@ def test_any_number_of_threads_makes_the_same_small_layer(threads: int) -> None:
     one = layout.Compressed(io.BytesIO(), 1, effort=layout.Effort.SMALL)
     one.write(data)
     assert layers == [one.finish()] * 2
+
+
+@pytest.mark.parametrize("label", ["\x1b[31msmall", "small --push", "--json"])
+def test_parse_refuses_the_label_of_a_stranger(label: str) -> None:
+    """`reproduce` reads it from an image of a registry, before it builds."""
+    with pytest.raises(UsageError) as caught:
+        parse(label)
+    assert "\x1b" not in str(caught.value)
+    assert parse("small") is Compression.SMALL

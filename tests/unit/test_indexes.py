@@ -98,6 +98,13 @@ def test_choose_takes_a_pre_release_by_its_whole_version_only(pre_release: Confi
     assert choose(pre_release, cuda="13.0", torch=PRE_RELEASE).torch == PRE_RELEASE
 
 
+def test_choose_names_the_pre_releases_where_there_are_no_others(yaml_file: Write) -> None:
+    config = load_config(yaml_file(beside(entry(torch=f"[{PRE_RELEASE}]"), main="")))
+    with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no release .* pre-releases; .*dev2026"):
+        choose(config, cuda="13.0")
+    assert choose(config, cuda="13.0", torch=PRE_RELEASE).torch == PRE_RELEASE
+
+
 def test_floating_gives_a_pre_release_no_minor_version(yaml_file: Write) -> None:
     """2.15.2.dev... comes after 2.15.1, and begins as it does."""
     later = "2.15.2.dev20261120"

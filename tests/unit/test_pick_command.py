@@ -101,7 +101,7 @@ def test_published_image_is_pulled(
         one = Manifest(platform="linux/amd64", digest="sha256:a", created="", labels=image_labels)
         return None if published == "nothing" else TagTarget(digest="sha256:a", manifests=(one,))
 
-    monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
+    monkeypatch.setattr(verb, "registry_lookup", lambda **_: lookup)
     first, _, line, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
     assert names == [answer["reference"]]
     assert (first == f"docker run --rm --gpus all {answer['reference']}") == (published == "it")

@@ -1,5 +1,5 @@
-"""What a server may do to whoever downloads from it: fill the disk, learn a password that is
-another's.
+"""What a server may do to whoever downloads from it: fill the disk or memory, never end, learn a
+password that is another's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from torch_images.locks.wheels import LockedWheel
 
 PIECE = bytes(1 << 16)
 MOST = 1 << 29  # bytes that an endless server sends at last, so that a mutant is no danger either
+# The beginning of an archive, whose first member goes on.
+ZIP = struct.pack("<4s5H3L2H1s", b"PK\3\4", 20, 0, 0, 0, 0, 0, 1 << 31, 1 << 31, 1, 0, b"x")
 DATA = b"x" * 1000
 SHA256 = hashlib.sha256(DATA).hexdigest()
 WHEEL = LockedWheel(
@@ -53,6 +56,7 @@ class Endless:
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
+    page: bytes = b""  # what ends, where the path does with "/"
     most: int = MOST
     sent: int = 0
     count: int = 0
@@ -69,9 +73,11 @@ class Endless:
                 for header in this.headers:
                     self.send_header(*header)
                 self.end_headers()
+                most = 0 if this.page and self.path.endswith("/") else this.most
                 with contextlib.suppress(OSError):  # nobody reads on
-                    while this.sent < this.most:
-                        this.sent += self.wfile.write(PIECE[: this.most])
+                    self.wfile.write(ZIP if most else this.page)
+                    while this.sent < most:
+                        this.sent += self.wfile.write(PIECE[:most])
 
             do_HEAD = do_GET  # noqa: N815
 
@@ -102,6 +108,10 @@ def unlocked(url: str, folder: Path, network: Network) -> object:
     return download.discover(f"{url}/x.tar", folder, network)
 
 
+def page(url: str, _folder: Path, network: Network) -> object:
+    return download.read(f"{url}/redistrib.json", network)
+
+
 def page_of_index(url: str, _folder: Path, network: Network) -> object:
     with PackageIndex(dataclasses.replace(network, index=f"{url}/simple")) as index:
         return index.find(WHEEL)
@@ -115,14 +125,61 @@ Get = Callable[[str, Path, Network], object]
 FILES = (of_mirror, of_url, of_archive, unlocked)
 
 
+def must_stop(get: Get, folder: Path, error: type[Exception], match: str) -> None:
+    """An endless file ends in an error, and nothing of it stays."""
+    server = Endless()
+    with server.serve() as url, pytest.raises(error, match=match):
+        get(url, folder, Network())
+    assert server.sent < MOST
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("get", [of_mirror, of_url, of_archive])
 def test_download_stops_at_the_locked_size(get: Get, tmp_path: Path) -> None:
     """It would fill the disk."""
-    match, server = r"expected sha256:.*, found more than its 1000 bytes", Endless()
-    with server.serve() as url, pytest.raises(LockError, match=match):
-        get(url, tmp_path, Network())
-    assert server.sent < MOST
-    assert not list(tmp_path.iterdir())
+    must_stop(get, tmp_path, LockError, r"expected sha256:.*, found more than its 1000 bytes")
+
+
+@pytest.mark.parametrize("get", FILES)
+def test_download_without_a_locked_size_stops(
+    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock may say "?"; what is not locked yet has no size at all."""
+    monkeypatch.setattr(web, "FILE", 1 << 20)
+    monkeypatch.setattr(download, "FILE", 1 << 30)
+    for each in ("WHEEL", "ARCHIVE"):
+        monkeypatch.setitem(globals(), each, dataclasses.replace(globals()[each], size=0))
+    unsized = dataclasses.replace(DEBS, debs=(dataclasses.replace(DEB, size=0),))
+    monkeypatch.setitem(globals(), "DEBS", unsized)
+    must_stop(get, tmp_path, NetworkError, r"a file of 127.0.0.1 has more than 1 MB")
+
+
+GZIP = ("Content-Encoding", "gzip")  # which the body is not
+
+
+@pytest.mark.parametrize(
+    ("status", "get", "more"),
+    [
+        *((status, page, ()) for status in (200, 404, 503, 302)),
+        *((200, get, ()) for get in (page_of_index,)),
+        *((404, of_mirror, ()), (302, of_mirror, (GZIP,))),
+    ],
+)
+def test_page_stops_at_its_largest_size(
+    status: int,
+    get: Get,
+    more: tuple[tuple[str, str], ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also that of an error, of a redirect, and before another attempt: it is held in memory."""
+    monkeypatch.setattr(web, "PAGE", 1 << 20)
+    location = (("Location", "/y"),) if status == 302 else ()
+    server = Endless(status, (("Content-Type", "text/html"), *location, *more))
+    with server.serve() as url:
+        with contextlib.suppress(TorchImagesError):
+            get(url, tmp_path, Network())
+        assert server.sent < MOST
 
 
 @pytest.mark.parametrize("get", FILES)
@@ -168,6 +225,15 @@ def test_session_uses_the_ca_bundle_of_the_network(monkeypatch: pytest.MonkeyPat
     with contextlib.suppress(requests.ConnectionError), web.Session(BUNDLE) as session:
         session.get("https://host/x")
     assert used == ["/ours"]
+
+
+@pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://a:b:c/", "x://y"])
+@pytest.mark.parametrize("get", [of_url, page_of_index, size_of_file])
+def test_redirect_to_an_invalid_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
+    server = Endless(302, (("Location", place), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError) as caught:
+        get(url, tmp_path, Network())
+    assert "u:p" not in str(caught.value)
 
 
 @dataclass
@@ -240,12 +306,3 @@ def test_rebuild_auth_keeps_credentials_of_the_same_server(url: str, kept: bool)
     with web.Session(Network()) as session:
         session.rebuild_auth(sent, mock.Mock(request=original))
     assert ("Authorization" in sent.headers) == kept
-
-
-@pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://a:b:c/", "x://y"])
-@pytest.mark.parametrize("get", [of_url, page_of_index, size_of_file])
-def test_redirect_to_an_invalid_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
-    server = Endless(302, (("Location", place), ("Content-Length", "0")))
-    with server.serve() as url, pytest.raises(NetworkError) as caught:
-        get(url, tmp_path, Network())
-    assert "u:p" not in str(caught.value)

@@ -35,6 +35,9 @@ from torch_images.locks.image_lock import with_locked_trees
 from torch_images.locks.sources import LockedTree
 from torch_images.project import LEDGER
 
+# The last words of buildx where content of an image went while BuildKit exported it.
+LOST = "failed to solve: not found"
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
@@ -116,7 +119,7 @@ def baked(command: Sequence[str], run: Runner, env: Environment) -> Completed:
     https://github.com/containerd/nerdctl/issues/4142. All steps are in BuildKit's cache then.
     """
     done = run.stream(command, env=env)
-    lost = done.code and done.output.rstrip().endswith("failed to solve: not found")
+    lost = done.code and done.output.rstrip().endswith(LOST)
     return run.stream(command, env=env) if lost else done
 
 

@@ -13,9 +13,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
+from torch_images.oci.compression import Compression
 
-# Values of --compression: how much layers of wheels are compressed. The tars inside are the same.
-FAST, SMALL = "fast", "small"
 # Gets the share of checks that are done, from 0 to 1.
 CheckProgress = Callable[[float], None]
 
@@ -40,12 +39,12 @@ class BuildOptions:
     share: str = ""
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
-    compression: str = FAST
+    compression: Compression = Compression.FAST
 
     @property
     def small(self) -> bool:
         """Whether the layers of wheels are packed small."""
-        return self.compression == SMALL
+        return self.compression is Compression.SMALL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_images.build.input_labels import ID, LOCK, NONE, OURS, STANDARD
-from torch_images.build.job import SMALL
 from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
+from torch_images.oci.compression import Compression
 
 __all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_built"]
 
@@ -32,7 +32,7 @@ def write_built(base_digest: str, compat_note: str, *, small: bool = False) -> d
     return {
         f"{STANDARD}.base.digest": base_digest,
         f"{OURS}.compat.note": compat_note or NONE,
-        **({f"{OURS}.compression": SMALL} if small else {}),
+        **({f"{OURS}.compression": str(Compression.SMALL)} if small else {}),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build.build import alone, check_compiles, check_parts, export, with_torch
-from torch_images.build.job import FAST, SMALL, BuildOptions
+from torch_images.build.job import BuildOptions
 from torch_images.build.plan import lock_image, lock_images
 from torch_images.build.prepare import must_bootstrap
 from torch_images.cli import report, verb
@@ -21,7 +21,6 @@ from torch_images.cli.options import (
     Json,
     flag,
     fraction,
-    one_of,
     option,
     seconds,
     several,
@@ -32,6 +31,7 @@ from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, UsageError, shown, suggest
 from torch_images.host.runner import Runner
 from torch_images.jobs import measure
+from torch_images.oci.compression import Compression, parse
 from torch_images.pipeline.make import make
 
 
@@ -49,10 +49,10 @@ class Build(Building, DryRun, Json):
         "build cache to write, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: bool = flag("add NVIDIA's compat library, for hosts with an older driver")
-    compression: str = option(
+    compression: Compression = option(
         "of wheel layers: fast, or small for images that are pulled often",
-        default=FAST,
-        type=one_of(FAST, SMALL),
+        default=Compression.FAST,
+        type=parse,
     )
     unverified: bool = flag("skip verification; the image gets only its candidate tag")
     stale: bool = flag("build and record the images that are not tested, see docs/ledger.csv")

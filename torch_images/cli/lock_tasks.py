@@ -129,6 +129,7 @@ def _write(
 
 
 def _check(options: Lock) -> verb.Result:
+    """Print the state of the locked inputs; without --select, also what images.yaml could add."""
     workspace, config = verb.workspace(), verb.config()
     items = inputs(config, options.select or "*")
     resolver = resolver_for(items)

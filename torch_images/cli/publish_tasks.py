@@ -24,8 +24,6 @@ from torch_images.publish.site import generate, write
 from torch_images.publish.tag_rules import STAYS, Move
 from torch_images.verify.identify import verified_image
 
-_RETRIES = 5  # consecutive failed attempts before giving up
-
 
 class Tag(Image, Registry, DryRun, Json):
     """The options of `tag` and `push`."""
@@ -58,7 +56,7 @@ def push(options: Tag) -> verb.Result:
     where = verb.namespace(config, options.registry)
     engine = verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
-    lookup = verb.registry_lookup(_RETRIES)
+    lookup = verb.registry_lookup()
     look = partial(plan, config, subject, where, lookup=lookup, workspace=workspace)
     if options.dry_run:
         moves = look()
@@ -66,7 +64,7 @@ def push(options: Tag) -> verb.Result:
         return verb.Result(data={"tags": [asdict(m) for m in moves]}, text=text)
 
     def carry_out(move: Move) -> None:
-        retry(partial(send, move, engine, run), retries=_RETRIES, say=verb.say)
+        retry(partial(send, move, engine, run), say=verb.say)
 
     moves, now = push_all(look, carry_out)
     sheet = describe(
@@ -115,9 +113,9 @@ def _pod_image(options: Runpod, config: Config) -> PodImage:
         image = f"{where}/{image}"
     elif named and options.registry:
         raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
-    published = retry(partial(of_platform, image, PLATFORM, run), retries=_RETRIES, say=verb.say)
+    published = retry(partial(of_platform, image, PLATFORM, run), say=verb.say)
     exact = at(image, published.digest)
-    size = retry(partial(pull_size, exact, run), retries=_RETRIES, say=verb.say)
+    size = retry(partial(pull_size, exact, run), say=verb.say)
     subject = pod_image(config, image, published, size)
     if not options.credentials and not is_public(image, run):
         raise UsageError(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch_images.cli import verb
 from torch_images.cli.called import as_called, bold, called, wrapped
-from torch_images.cli.options import Json, Options, Registry, flag, one_of, option, word
+from torch_images.cli.options import Json, Options, Registry, flag, option, word
 from torch_images.errors import TorchImagesError, UsageError
+from torch_images.oci.compression import Compression, parse
 from torch_images.platforms import native
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ class Matrix(Json):
         "only images that the registry lacks with today's inputs, with their names"
     )
     registry: str = option("registry and owner, such as ghcr.io/me", needs="unpublished")
-    compression: str = option(
+    compression: Compression = option(
         "of the images to publish: fast (default) or small",
-        default="fast",
-        type=one_of("fast", "small"),
+        default=Compression.FAST,
+        type=parse,
         needs="unpublished",
     )
 
@@ -49,9 +50,9 @@ def matrix(options: Matrix) -> verb.Result:
     if options.unpublished:
         from torch_images.publish import push
 
-        lookup = verb.registry_lookup(5)
+        lookup = verb.registry_lookup()
         where = verb.namespace(config, options.registry)
-        small = options.compression == "small"
+        small = options.compression is Compression.SMALL
         lacking = push.unpublished(
             config, specs, where, lookup=lookup, workspace=workspace, small=small
         )
@@ -202,7 +203,7 @@ def _here() -> dict[str, Any]:
 
 def _is_published(reference: str, identifier: str) -> bool:
     """Whether a registry has an image under a name. Raises as `registry.lookup` does."""
-    target = verb.registry_lookup(0)(reference)
+    target = verb.registry_lookup(once=True)(reference)
     return any(one.labels.id == identifier for one in target.manifests) if target else False
 
 

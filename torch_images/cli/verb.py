@@ -205,13 +205,15 @@ def namespace(config: Config, named: str) -> str:
     return tag_rules.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
 
 
-def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
-    """A lookup of names in a registry, which retries errors that may pass."""
+def registry_lookup(*, once: bool = False) -> Callable[[str], TagTarget | None]:
+    """A lookup of names in a registry, which retries errors that may pass unless `once`."""
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import lookup, retry
 
     run = Runner()
-    return lambda name: retry(functools.partial(lookup, name, run), retries=retries, say=say)
+    if once:
+        return lambda name: lookup(name, run)
+    return lambda name: retry(functools.partial(lookup, name, run), say=say)
 
 
 def engine(

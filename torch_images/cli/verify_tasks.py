@@ -90,7 +90,7 @@ def reproduce(options: Reproduce) -> verb.Result:
     if has_host(image) and engine.digest(image) is None:
         # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name
-        image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
+        image = retry(partial(exact, image, Runner(), platform=platform), say=verb.say)
     job = verb.job(config, engine)
     verdict = again(job, image, commit=options.commit, repository=options.repository)
 

@@ -122,8 +122,9 @@ def _matching(
         others = [f"CUDA {c.version}" for c in config.cudas if torch in c.torch]
         others += [f"variant {v.name}" for v in config.variants if torch in v.torch(cuda.version)]
         hint = f"{' or '.join(others)} has it" if others else ""
+        what = f"torch '{shown(torch)}'" if torch else "release of torch but pre-releases"
         raise UsageError(
-            f"CUDA {cuda.version} has no torch '{shown(torch)}'",
+            f"CUDA {cuda.version} has no {what}",
             hint or suggest(torch, (r.version for r in known)),
         )
     return matching

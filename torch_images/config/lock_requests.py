@@ -201,6 +201,7 @@ def variant_inputs(
 
 
 def _wider(debs: BaseRequest, name: str, base: Base, packages: tuple[str, ...]) -> BaseRequest:
+    """The lock of a base's packages and of additional ones."""
     wider = replace(base, packages=(*base.packages, *packages))
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
@@ -321,6 +322,7 @@ def _release_name(spec: ImageSpec) -> str:
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:
+    """The requirement of the wheels of CUDA's compiler; torch requires their version."""
     return (f"cuda-toolkit[{','.join(cuda.toolkit)}]",) if cuda.toolkit else ()
 
 

@@ -267,5 +267,6 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
 
 
 def _address(mirror: str) -> str:
+    """The URL of a mirror, which may be a sources.list line."""
     url = re.search(r"[a-z]+://\S+", mirror)
     return (url[0] if url else mirror).rstrip("/")

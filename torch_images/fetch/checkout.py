@@ -217,6 +217,7 @@ def _seed(git: _Git, tree: Path, local: Path) -> None:
 
 
 def _inside(path: Path, folder: Path) -> bool:
+    """Whether a path has no link below a folder."""
     real = Path(os.path.realpath(folder))
     return Path(os.path.realpath(path)) == real / path.relative_to(folder)
 

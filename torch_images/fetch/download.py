@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import requests
 from torch_images.errors import LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
-from torch_images.host.web import Session
+from torch_images.host.web import FILE, Session
 from torch_images.host.workers import check_broken_off, workers
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive, LockedSdist
@@ -121,7 +120,7 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
     Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    partial, digest = _save(_open(url, network), folder, url, sys.maxsize)
+    partial, digest = _save(_open(url, network), folder, url, FILE)
     size = partial.stat().st_size
     os.replace(partial, folder / digest)
     return digest, size
@@ -223,7 +222,7 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
         if answer.status_code != requests.codes.ok:
             answer.close()
             continue
-        most = pinned.size or sys.maxsize
+        most = pinned.size or FILE
         partial, digest = _save(answer, path.parent, pinned.filename, most)
         if digest == pinned.sha256:
             os.replace(partial, path)

@@ -66,6 +66,7 @@ def find_facts(
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
+    """Unpack the libraries of torch's wheel into a folder, and remove the wheel."""
     folder.mkdir()
     try:
         with zipfile.ZipFile(wheel) as archive:

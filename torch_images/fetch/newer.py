@@ -156,6 +156,7 @@ def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
 
 
 def _finals(index: PackageIndex, name: str) -> list[Version]:
+    """The final releases of a package with a wheel that is not yanked, in order."""
     texts = {
         file.version
         for file in index.files(name)

@@ -143,6 +143,7 @@ def resolve_toolkit(item: ToolkitRequest, network: Network) -> SourceLock:
 def _archive(
     name: str, version: str, url: str, sha256: str, *, cache: Path, network: Network
 ) -> LockedArchive:
+    """One of the archives of `_downloads`, as its server has it today."""
     digest, size = discover(network.mirrored(url), cache / Part.ARCHIVES, network)
     if sha256 and digest != sha256:
         raise LockError(

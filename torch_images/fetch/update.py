@@ -152,6 +152,7 @@ def _change(
 
 
 def _wheels(lock: WheelLock, latest: WheelLock, index: PackageIndex) -> Iterable[Finding]:
+    """The state of each wheel of a lock; `latest` is the lock as it would be today."""
     offered = {wheel.name: wheel for wheel in latest.wheels}
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)

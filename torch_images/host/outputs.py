@@ -94,6 +94,7 @@ def _foreign(folder: Path) -> str:
 
 
 def _listed(folder: Path) -> dict[str, str]:
+    """SHA-256 by the name of each file that was written to a folder; {} if none was."""
     path = folder / MARK
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}

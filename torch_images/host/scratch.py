@@ -97,6 +97,7 @@ def is_free(tree: Path) -> bool:
 
 
 def _mounts(tree: Path) -> tuple[Path, ...]:
+    """The mount points at or below a path, as this process sees them."""
     real = Path(os.path.realpath(tree))
     try:
         lines = _MOUNTS.read_bytes().splitlines()

@@ -212,6 +212,7 @@ class _Place(WheelDestination):
         self._tar.addfile(member, stream)
 
     def _add_folder(self, path: str) -> None:
+        """Add a folder and its parents, once for the layer."""
         if not path or path in self._folders:
             return
         self._folders.add(path)
@@ -264,5 +265,6 @@ def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
 
 
 def _hashes(source: WheelFile) -> dict[str, str]:
+    """The SHA-256 of each file by path, in the encoding of the wheel's RECORD."""
     rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
     return {path: h.partition("=")[2] for path, h, _ in rows if h.startswith("sha256=")}

@@ -161,6 +161,7 @@ def _make(
     count: int,
     stop: threading.Event,
 ) -> Path:
+    """Make a layer below `half`, with `count` processors. Returns its folder."""
     wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
     new, threads = half / "layer", min(count, THREADS) if plan.small else count
     new.mkdir()

@@ -81,6 +81,7 @@ class ParentImages:
         return contexts if request.compiles else {"parent": contexts["parent"]}
 
     def _context(self, base: Layout, layers: Layers) -> str:
+        """The context of layers on a base, in the form of a bake file."""
         if self._engine:
             return f"docker-image://{self._load(self._engine, base, layers)}"
         for part in _completed(base, layers):
@@ -130,6 +131,7 @@ def _completed(base: Layout, layers: Layers) -> Iterator[Future[Any]]:
 
 
 def _blobs(part: Future[Any]) -> list[tuple[Path, str]]:
+    """The files, with their digests, of a layer or of the layout of a base."""
     ready: ReadyLayer | Path = part.result()
     if isinstance(ready, Path):
         return [(path, path.name) for path in layout.layout_layers(ready)]
@@ -137,6 +139,7 @@ def _blobs(part: Future[Any]) -> list[tuple[Path, str]]:
 
 
 def _stacked(base: Layout, layers: Layers) -> layout.Image:
+    """The documents of a parent image whose base and layers are ready."""
     ready = [layer.result() for layer in layers]
     return layout.image(base.result(), [(each.title, each.layer) for each in ready])
 

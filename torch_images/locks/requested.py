@@ -70,6 +70,7 @@ def check(item: LockRequest, folder: Path) -> None:
 
 
 def _matching(item: LockRequest, lock: _Kind) -> _Kind:
+    """The lock, if it matches its request."""
     if tuple(sorted(lock.request)) != item.request:
         raise LockError(
             f"locks/{item.name}.json is out of step: it was resolved for "

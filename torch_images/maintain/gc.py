@@ -208,6 +208,7 @@ def _untagged(item: Item, engine: Engine) -> bool:
 
 
 def _removed(path: Path) -> bool:
+    """Remove a member of the cache. Returns whether it is gone."""
     if (path / LOCK_FILE).exists():
         return discard(path)
     with _alone(path) as alone:
@@ -265,6 +266,7 @@ def _time(seconds: float) -> datetime:
 
 
 def _size(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.lstat().st_size for file in files)
 

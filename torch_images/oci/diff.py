@@ -95,6 +95,7 @@ def _facts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:
 
 
 def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    """Differences of the configuration; its layers are compared by themselves."""
     parts = ({**c, **{f"config.{k}": v for k, v in c["config"].items()}} for c in (one, two))
     for path, kind in _changes(*parts):
         if path not in ("rootfs", "config"):

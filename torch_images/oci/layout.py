@@ -254,6 +254,7 @@ def _json(document: Any) -> bytes:
 
 
 def _write(folder: Path, content: Image) -> str:
+    """Complete a layout that has its layers' blobs. Returns the manifest's digest."""
     files = layout_files(content, {"org.opencontainers.image.ref.name": "base"})
     for name, data in files.items():
         (folder / name).write_bytes(data)

@@ -131,6 +131,7 @@ def _refuse_other_makers(config: Config, named: str, words: Words) -> None:
 
 @lru_cache(maxsize=4)
 def _phrases(config: Config) -> dict[Words, str]:
+    """The GPU by the words of each of its names, short names and aliases."""
     names = capabilities(config)
     short = {}
     for name in names:
@@ -152,5 +153,6 @@ def _words(name: str) -> Words:
 
 
 def _within(short: Words, words: Words) -> bool:
+    """Whether words contain others as a contiguous run."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))

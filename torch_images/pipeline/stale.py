@@ -135,6 +135,7 @@ class StaleRun:
             return _Built(result=result, commit=commit, lock=lock.pop_all())
 
     def _finish(self, built: _Built | Outcome) -> Outcome:
+        """Verify an image, unless its build failed, and record it."""
         outcome = self._check(built) if isinstance(built, _Built) else built
         if outcome.line:
             with self.writing:
@@ -208,6 +209,7 @@ class StaleRun:
         )
 
     def _remove(self, tags: Sequence[str]) -> None:
+        """Remove tags that did not exist before the run."""
         for tag in dict.fromkeys(tags):
             if tag not in self.before and self.job.engine.digest(tag):
                 self.job.engine.untag(tag)

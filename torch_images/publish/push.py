@@ -165,6 +165,7 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
 
 @contextlib.contextmanager
 def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
+    """Give an image of the engine a name; after an error, the name is as it was before."""
     before = engine.digest(reference)
     engine.tag(digest, *reference.rsplit(":", 1))
     try:

@@ -201,7 +201,7 @@ def problem(reference: str, text: str) -> TorchImagesError:
 def retry(
     attempt: Callable[[], T],
     *,
-    retries: int,
+    retries: int = 5,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
@@ -219,6 +219,7 @@ def retry(
 
 
 def _inspect(reference: str, run: Runner, *words: str) -> str | None:
+    """What buildx prints about a name; None if it does not exist."""
     if not _REFERENCE.fullmatch(reference):
         raise UsageError(
             f"'{shown(re.sub('.*@', '***@', reference))}' is not the name of a published image",

@@ -82,6 +82,7 @@ def _served(arch: Architecture) -> str:
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
+    """A row of the list of images; `gpus` and `words` are text for searching."""
     arches = spec.architectures
     axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from torch_images.build import labels
-from torch_images.build.job import SMALL
 from torch_images.build.plan import CANDIDATE, ImagePlan, lock_image, locked, plan_image
 from torch_images.build.render import FOLDER
 from torch_images.config.choose import choose_id, choose_named
@@ -16,6 +15,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock, parse_image_lock
+from torch_images.oci.compression import Compression
 from torch_images.verify.suites import suite_hash
 from torch_images.verify.verify import VerifyReport, claim, read_report, report_path, require
 
@@ -44,7 +44,7 @@ def identify(
         locked_image = locked(config, spec, carried_lock(reference, engine))
     else:
         locked_image = lock_image(config, spec, workspace.locks)
-    small = image_labels.compression == SMALL
+    small = image_labels.compression == Compression.SMALL
     return reference, plan_image(config, replace(locked_image, small=small), workspace.root)
 
 

@@ -190,7 +190,9 @@ def reader(
 
 
 def _source(config: Config, root: Path, locks: Path) -> str:
-    packages = sorted(Path(zstandard.__file__).parents[1].iterdir())  # names have versions
+    """SHA-256 in hexadecimal of all that rendering depends on."""
+    # Names in site-packages, where this package is like the others, have their versions.
+    packages = sorted(Path(zstandard.__file__).parents[1].iterdir())
     digest = hashlib.sha256(f"{sys.version} {packages} {config}".encode())
     for top in (PACKAGE, root / "docker", root / "scripts" / "image", locks):
         for folder, _, names in sorted(os.walk(top)):

@@ -87,6 +87,7 @@ def key(library: str, program: str) -> str:
 
 
 def _hashes(container: RunningContainer, paths: list[str]) -> dict[str, str]:
+    """SHA-256 in hexadecimal of files in a container, by path; without missing files."""
     output = container.exec("sha256sum", "--", *paths).output
     lines = re.findall(r"^([0-9a-f]{64})  (/.+)$", output, re.MULTILINE)
     return {path: digest for digest, path in lines}

@@ -68,6 +68,7 @@ class Records:
 
 
 def _modules(root: Path) -> dict[str, str]:
+    """The hash of the files that matter for each module of tests/programs."""
     files = files_below(PACKAGE.parent, "torch_images/inside")
     files |= {n: data for folder in _SHARED for n, data in files_below(root, folder).items()}
     tests = {name: found[1] for name in files if (found := _TEST.fullmatch(name))}

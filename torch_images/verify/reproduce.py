@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build import built, labels
-from torch_images.build.job import FAST, Job
+from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, locked, plan_image
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
@@ -28,6 +28,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
 from torch_images.project import config_file, is_clone
 from torch_images.verify import ledger
@@ -97,7 +98,7 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             _check_out(commit, root, workspace, source, run)
         elif is_clone(workspace.root):
             _copy(workspace, root)
-        options = [f"--compression={image_labels.compression or FAST}"]
+        options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
         started = time.monotonic()
         rebuilt = _rebuild(target, root, room / "cache", options, run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache

@@ -321,6 +321,7 @@ def _end(output: str) -> str:
 
 
 def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
+    """The files for the container: pytest, the suite, the claim, and lists of machine code."""
     job, claim = subject.job, subject.claim
     site = install_tools("tools-verify", job.workspace, job.run)
     files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
@@ -340,6 +341,7 @@ def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
 
 
 def _modules(root: Path, *, gpus: bool) -> list[str]:
+    """The modules of tests/container; those that need a GPU only with `gpus`."""
     names = sorted(path.name for path in (root / "tests" / "container").glob("test_*.py"))
     return [name for name in names if gpus or not name.startswith(_GPU_MODULE)]
 

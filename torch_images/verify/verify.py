@@ -188,6 +188,7 @@ def verify(
 
 
 def _processor_seconds() -> float:
+    """Seconds of processor of this process, and of its children that have ended."""
     return sum(os.times()[:4])
 
 
