@@ -42,6 +42,17 @@ def test_compile_bytecode_of_every_file(root: Path, tree: Path) -> None:
     assert names == {(f"f{number}",) for number in range(5)}
 
 
+def test_compile_bytecode_leaves_out_tests(root: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    kept = ("torch/testing/a.py", "latest/a.py", "contests/x/a.py", "test.py")
+    left_out = ("torch/testing/_internal/a.py", "numpy/tests/a.py", "test/x/a.py")
+    for path in (*kept, *left_out):
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text("x = 1\n")
+    cached = {Path(path).parent.parent for path in compiled(root, site)}
+    assert cached == {Path(path).parent for path in kept}
+
+
 def test_compile_bytecode_on_one_processor_and_with_other_seeds(root: Path, tree: Path) -> None:
     first = compiled(root, tree, PYTHONHASHSEED="7")
     for cache in tree.rglob("__pycache__"):
