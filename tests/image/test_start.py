@@ -14,8 +14,8 @@ from testinfra.host import Host
 # What torch.compile may choose from for matrix products, where that is not torch's own default.
 PRINT_GEMM = """
 import os
-import torch
 if "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS" in os.environ:
+    import torch
     from torch._inductor import config
     assert not config.max_autotune and not config.max_autotune_gemm
     print(config.max_autotune_gemm_backends.upper().replace(",", " "))
