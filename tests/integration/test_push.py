@@ -183,12 +183,10 @@ def test_push_survives_a_passing_fault(make: Make, server: Registry, name: str) 
     assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
 
 
+@pytest.mark.slow  # five attempts, and what lies between
 @pytest.mark.parametrize(
     ("request_line", "reached"),
-    [
-        pytest.param(rf"PUT .*/manifests/{T130}-devel-", 0, marks=pytest.mark.slow),
-        (r"PUT .*/manifests/devel", 3),
-    ],
+    [(rf"PUT .*/manifests/{T130}-devel-", 0), (r"PUT .*/manifests/devel", 3)],
 )
 def test_push_with_a_lasting_fault_leaves_nothing_half(
     make: Make, server: Registry, request_line: str, reached: int

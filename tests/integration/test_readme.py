@@ -42,6 +42,7 @@ def test_commands_include_those_of_other_tests() -> None:
     assert {*ELSEWHERE} <= {*COMMANDS}
 
 
+@pytest.mark.slow  # it asks for every locked file
 def test_check_covers_every_lock(locks: Path) -> None:
     """Exit code 3 for an input that is gone, 6 where a server does not answer."""
     done = invoke(*shlex.split(CHECK)[1:])
