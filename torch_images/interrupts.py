@@ -122,9 +122,12 @@ def finish(stop: Interrupted) -> NoReturn:
     global _over  # noqa: PLW0603  a process ends once
     with _lock:
         _over = True
-    for end in reversed(_ends.copy()):
-        with contextlib.suppress(Exception):
-            end()
+    # At once, because each may take seconds on a busy machine.
+    ends = [threading.Thread(target=_quietly, args=(end,), daemon=True) for end in _ends.copy()]
+    for end in ends:
+        end.start()
+    for end in ends:
+        end.join()
     until = time.monotonic() + GRACE
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -133,6 +136,11 @@ def finish(stop: Interrupted) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(stop.code)
+
+
+def _quietly(end: Callable[[], object]) -> None:
+    with contextlib.suppress(Exception):
+        end()
 
 
 def _raise(number: int, _frame: object) -> None:

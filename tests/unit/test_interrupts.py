@@ -196,3 +196,21 @@ def test_ending_after_finish_ends_at_once(
     ):
         events.append("went on")
     assert events == ["ended"]
+
+
+TWO_ENDS = """
+import os, signal, threading
+from torch_images.interrupts import Interrupted, ending, finish
+both = threading.Barrier(2, timeout=30)
+def end():
+    both.wait()
+    os.write(1, b"ended ")
+with ending(end), ending(end):
+    finish(Interrupted(signal.SIGINT))
+"""
+
+
+def test_finish_ends_all_at_once(root: Path) -> None:
+    """Each container takes seconds on a busy machine, and the process ends after ten."""
+    done = subprocess.run([sys.executable, "-c", TWO_ENDS], cwd=root, stdout=PIPE, check=False)
+    assert (done.returncode, done.stdout) == (130, b"ended ended ")
