@@ -11,7 +11,7 @@ or to the image itself while it is the only one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch_images.build import labels
@@ -155,27 +155,12 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
             create = ["docker", "buildx", "imagetools", "create", f"--tag={reference}"]
             run.run([*create, *sources], seconds=_SILENCE)
             return
-        with _named(reference, move.digests[0], engine):
-            done = run.stream(["docker", "push", reference], silence=_SILENCE)
-            if done.code:
-                raise registry.problem(reference, done.output)
+        engine.tag(move.digests[0], *reference.rsplit(":", 1))
+        done = run.stream(["docker", "push", reference], silence=_SILENCE)
     except CommandError as error:
         raise registry.problem(reference, error.output) from None
-
-
-@contextlib.contextmanager
-def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
-    """Give an image of the engine a name; after an error, the name is as it was before."""
-    before = engine.digest(reference)
-    engine.tag(digest, *reference.rsplit(":", 1))
-    try:
-        yield
-    except BaseException:
-        if before:
-            engine.tag(before, *reference.rsplit(":", 1))
-        elif any(i.id == digest and len(i.tags) > 1 for i in engine.listed()):  # else it would go
-            engine.untag(reference)
-        raise
+    if done.code:
+        raise registry.problem(reference, done.output)
 
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:
