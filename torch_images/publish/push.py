@@ -41,7 +41,7 @@ from torch_images.verify.identify import VerifiedImage
 # Of two pushes for different platforms at once, one may overtake the other between looking and
 # writing. The look after writing sees both.
 _ROUNDS = 2
-_SILENCE = 600.0  # seconds; some registries need minutes to take in a large layer
+_ANSWER = 600.0  # seconds; some registries need minutes to take in an index
 
 
 def plan(
@@ -153,10 +153,10 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
         if len(move.digests) > 1:
             sources = (registry.at(reference, digest) for digest in move.digests)
             create = ["docker", "buildx", "imagetools", "create", f"--tag={reference}"]
-            run.run([*create, *sources], seconds=_SILENCE)
+            run.run([*create, *sources], seconds=_ANSWER)
             return
         engine.tag(move.digests[0], *reference.rsplit(":", 1))
-        done = run.stream(["docker", "push", reference], silence=_SILENCE)
+        done = run.stream(["docker", "push", reference])
     except CommandError as error:
         raise registry.problem(reference, error.output) from None
     if done.code:
