@@ -7,7 +7,6 @@ unfinished files. Images that containers use stay, and so do files that a build 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, remove_tree
-from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.host.workspace import Workspace, alone, scratch_room
 from torch_images.layers.parent import parent_name
 from torch_images.verify.reproduce import original
 
@@ -213,14 +212,23 @@ def _removed(path: Path) -> bool:
     """Remove a member of the cache. Returns whether it is gone."""
     if (path / LOCK_FILE).exists():
         return discard(path)
-    with _alone(path) as alone:
-        if not alone or not is_free(path):
-            return False
-        # In one step, so that nobody sees a part of it; a new folder may not fit on a full disk.
-        gone = path.with_name(f".partial-{secrets.token_hex(4)}")
-        path.rename(gone)
-        mark(path).unlink(missing_ok=True)
-        return remove_tree(gone)
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        with alone(lock, _refuse) if lock.exists() else contextlib.nullcontext():
+            if not is_free(path):
+                return False
+            # In one step, so nobody sees a part of it; a new folder may not fit on a full disk.
+            gone = path.with_name(f".partial-{secrets.token_hex(4)}")
+            path.rename(gone)
+            mark(path).unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
+            return remove_tree(gone)
+    except BlockingIOError:  # a process is making it
+        return False
+
+
+def _refuse() -> None:
+    raise BlockingIOError
 
 
 def own_steps(records: Sequence[Record]) -> frozenset[str]:
@@ -271,19 +279,3 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.lstat().st_size for file in files)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether no process is making this member of the cache; blocks others meanwhile."""
-    lock = path.with_name(f"{path.name}.lock")
-    with contextlib.ExitStack() as stack:
-        if lock.exists():
-            guard = stack.enter_context(lock.open("w"))
-            try:
-                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            stack.callback(lock.unlink, missing_ok=True)
-        yield True
