@@ -247,12 +247,6 @@ class Engine:
                 return
         raise EngineError("the engine's blobs are in an unknown folder")
 
-    def save(self, image: str, target: Path) -> None:
-        """Write an image to a tar that is also an OCI layout. Blobs stay as they are stored."""
-        with target.open("wb") as stream:
-            for chunk in self._api.get_image(image):
-                stream.write(chunk)
-
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 

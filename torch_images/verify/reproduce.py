@@ -107,10 +107,8 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
         differences: tuple[Difference, ...] = ()
         outcome = IDENTICAL
         if rebuilt != info.id:
-            archives = [room / f"{name}.tar" for name in ("first", "second")]
-            for reference, archive in zip((info.id, rebuilt), archives, strict=True):
-                engine.save(reference, archive)
-            comparison = compare(*archives)
+            with engine.blobs(info.id) as first, engine.blobs(rebuilt) as second:
+                comparison = compare((info.id, rebuilt), (first, second))
             configs, differences = comparison.configs, comparison.differences
             outcome = SAME_CONTENT if configs[0] == configs[1] else DIFFERENT
         return Verdict(
