@@ -20,6 +20,7 @@ from torch_images.errors import (
     TorchImagesError,
     UsageError,
 )
+from torch_images.host.diagnose import of_registry
 from torch_images.host.runner import Completed, Runner
 from torch_images.publish.registry import (
     exact,
@@ -27,7 +28,6 @@ from torch_images.publish.registry import (
     is_public,
     lookup,
     of_platform,
-    problem,
     pull_size,
     retry,
 )
@@ -217,6 +217,14 @@ def test_pull_size(layers: list[dict[str, int]], total: int | None) -> None:
         ("dial tcp: lookup ghcr.oi: no such host", NoAnswerError, "check its name"),
         ("x509: certificate signed by unknown authority", UsageError, "x509"),
         ("error getting credentials - err: 1, out: `my-password`", UsageError, "credsStore"),
+        # of moby 26.1
+        ("manifest for a:1 not found: manifest unknown", UsageError, "check its name"),
+        (
+            "pull access denied for a, repository does not exist or may require l",
+            UsageError,
+            "login",
+        ),
+        ("toomanyrequests: You have reached your pull rate limit", NetworkError, "again later"),
         (
             "a: denied\nb: Pushing\n\x1b[31munexpected EOF\x1b[0m\n",
             NetworkError,
@@ -225,7 +233,7 @@ def test_pull_size(layers: list[dict[str, int]], total: int | None) -> None:
     ],
 )
 def test_problem_of_a_message(text: str, kind: type[TorchImagesError], word: str) -> None:
-    error = problem(NAME, text)
+    error = of_registry(NAME, text)
     assert type(error) is kind
     assert word in str(error)
     assert "my-password" not in str(error)

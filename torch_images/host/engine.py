@@ -1,4 +1,4 @@
-"""A Docker Engine through docker-py: inspect, tag, pull, load, run.
+"""A Docker Engine through docker-py: inspect, tag, load, run.
 
 Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
@@ -20,10 +20,9 @@ from typing import IO, TYPE_CHECKING, Any
 import docker.errors
 import requests
 from docker.types import Mount
-from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, UsageError
+from torch_images.errors import EngineError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
@@ -34,7 +33,7 @@ from torch_images.host.container import (
     RunningContainer,
     read_blob,
 )
-from torch_images.host.diagnose import FOREIGN, GPU, LOAD, REGISTRY, diagnose, refusal
+from torch_images.host.diagnose import FOREIGN, GPU, LOAD, diagnose, refusal
 from torch_images.host.image_info import (
     ImageInfo,
     ListedImage,
@@ -42,7 +41,6 @@ from torch_images.host.image_info import (
     image_info,
     listed_image,
 )
-from torch_images.host.network import cause
 from torch_images.interrupts import ending
 from torch_images.platforms import Platform, of_machine
 
@@ -195,35 +193,6 @@ class Engine:
     def version(self) -> str:
         """The engine's version, e.g. "26.1.5"."""
         return str(self._api.version()["Version"])
-
-    def obtain(self, image: str) -> None:
-        """Pull an image that the engine does not have, if its name has a "/".
-
-        Raises UsageError for another missing image, or one that no registry has, and NetworkError.
-        """
-        try:
-            self.inspect(image)
-        except UsageError:
-            if "/" not in image:
-                raise
-            self.pull(image)
-
-    def pull(self, image: str) -> None:
-        """Get an image from its registry. Raises NetworkError or UsageError."""
-        repository, tag = parse_repository_tag(image)
-        names = {"host": image.partition("/")[0], "reference": image}
-        try:
-            events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
-            with contextlib.closing(events):
-                for event in events:
-                    problem = str(event.get("error") or "")
-                    # An image named by digest is right if the engine has it, despite the problem.
-                    if problem and not ("@" in image and self.digest(image)):
-                        raise refusal(REGISTRY, problem, **names)
-        except docker.errors.APIError as error:
-            raise refusal(REGISTRY, str(error.explanation or error), **names) from None
-        except requests.RequestException as error:
-            raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
     @contextlib.contextmanager
     def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:

@@ -21,6 +21,7 @@ from torch_images.config.matrix import sisters
 from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import CommandError, LockError, PublishError, UsageError, VerifyError
+from torch_images.host.diagnose import of_registry
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
@@ -158,9 +159,9 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
         engine.tag(move.digests[0], *reference.rsplit(":", 1))
         done = run.stream(["docker", "push", reference])
     except CommandError as error:
-        raise registry.problem(reference, error.output) from None
+        raise of_registry(reference, error.output) from None
     if done.code:
-        raise registry.problem(reference, done.output)
+        raise of_registry(reference, done.output)
 
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:

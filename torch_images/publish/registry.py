@@ -17,9 +17,9 @@ from packaging.version import Version
 from pydantic import BaseModel, Field
 
 from torch_images.build import labels
-from torch_images.errors import CommandError, NetworkError, TorchImagesError, UsageError, shown
+from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.buildx import check_buildx
-from torch_images.host.diagnose import REFUSED, REGISTRY, refusal
+from torch_images.host.diagnose import REFUSED, of_registry
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 from torch_images.publish.tag_rules import Manifest, TagTarget
@@ -33,7 +33,6 @@ _REFERENCE = re.compile(
     rf"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{{1,5}})?(?:/{_PART})+"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ANSWER = 60.0  # seconds to wait for buildx
 _LONGEST = 60.0  # seconds between two attempts
 _TEXT = 40  # characters of a version
@@ -181,13 +180,6 @@ def is_public(reference: str, run: Runner) -> bool:
     return not done.code or not re.search(REFUSED, done.output + done.errors)
 
 
-def problem(reference: str, text: str) -> TorchImagesError:
-    """The error for the message of a registry or of the way to it: the last line of `text`."""
-    last = _ESCAPE.sub("", (text.strip().splitlines() or ["no output"])[-1])
-    message = last.removeprefix("ERROR:").strip()[-300:]
-    return refusal(REGISTRY, message, host=reference.partition("/")[0], reference=reference)
-
-
 def retry(
     attempt: Callable[[], T],
     *,
@@ -223,7 +215,7 @@ def _inspect(reference: str, run: Runner, *words: str) -> str | None:
             return None
         if "docker --help" in error.output:
             check_buildx(run)
-        raise problem(reference, error.output) from None
+        raise of_registry(reference, error.output) from None
 
 
 def _understood(reference: str, read: Callable[[], T]) -> T:

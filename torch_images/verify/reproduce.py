@@ -24,6 +24,7 @@ from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, CommandError, UsageError, shown
 from torch_images.host import git
+from torch_images.host.diagnose import of_registry
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
@@ -79,7 +80,7 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
     lock does not match its label, BuildError if the rebuild fails.
     """
     config, workspace, engine, run = job.config, job.workspace, job.engine, job.run
-    engine.obtain(image)
+    _obtain(image, engine, run)
     info = engine.inspect(image)
     image_labels = labels.read(info.labels)
     spec = spec_of(config, image, image_labels)
@@ -124,6 +125,17 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             seconds=seconds,
             differences=differences,
         )
+
+
+def _obtain(image: str, engine: Engine, run: Runner) -> None:
+    """Pull an image that the engine lacks, if its name can be that of a registry's."""
+    with contextlib.suppress(UsageError):
+        engine.inspect(image)
+        return
+    done = run.stream(["docker", "pull", image]) if "/" in image else None
+    # An image named by digest is right if the engine has it, despite a problem.
+    if done and done.code and not ("@" in image and engine.digest(image)):
+        raise of_registry(image, done.output)
 
 
 def _builds(config: Config, image: LockedImage, inputs: str, root: Path) -> bool:
