@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.loopback import serving
-from tests.unit.fakes import invoke
 from torch_images.cli import verb
 from torch_images.config.lock_requests import BaseRequest, WheelRequest
 from torch_images.config.types import Config
@@ -201,17 +200,6 @@ def test_mirrors_are_urls_or_lines_of_apt(
 ) -> None:
     monkeypatch.setenv("TORCH_IMAGES_MIRROR", text)
     assert verb.mirrors() == mirrors
-
-
-def test_reproduce_refuses_a_repository_with_a_password(root: Path) -> None:
-    done = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
-    assert done.stderr.startswith("error: --repository is not a URL; correct it")
-    done = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: --repository has a user or a password, which all users of this machine can see; "
-        "leave it to git's credential helpers\n"
-    )
 
 
 def test_apt_auth_file_is_private(tmp_path: Path) -> None:

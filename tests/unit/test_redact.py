@@ -68,7 +68,7 @@ def test_redactor_hides_cache_options(option: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("reproduce", "--repository", "http://me:hunter2@m/project"),
+        ("build", "--torch-source", "http://me:hunter2@m/project"),
         ("build", "--torch-source", "https://hunter2@git.example/x"),
         ("build", "--torch-source", "https://hunter2:x-oauth-basic@git.example/x"),
     ],

@@ -70,14 +70,14 @@ class Verdict:
         return self.outcome != DIFFERENT
 
 
-def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -> Verdict:
+def reproduce(job: Job, image: str, *, commit: str = "") -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
     `commit` is the one to build, "" for this checkout or, if that builds another image, for the
-    commit that the ledger has for its inputs. `repository` has the commit, if neither this one nor
-    the project's homepage has it. The image names neither: a rebuild runs code of the checkout, so
-    the user must trust it. Raises UsageError for an image that cannot be rebuilt, LockError if its
-    lock does not match its label, BuildError if the rebuild fails.
+    commit that the ledger has for its inputs; this repository or the project's homepage has it. The
+    image does not name it: a rebuild runs code of the checkout, so the user must trust it. Raises
+    UsageError for an image that cannot be rebuilt, LockError if its lock does not match its label,
+    BuildError if the rebuild fails.
     """
     config, workspace, engine, run = job.config, job.workspace, job.engine, job.run
     _obtain(image, engine, run)
@@ -89,14 +89,13 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
     if not commit and not _builds(config, target, image_labels.inputs, workspace.root):
         commit = ledger.commit_of(workspace.root, image_labels.inputs)
         _require_commit(image, commit)
-    source = repository or config.homepage
     with (
         scratch(scratch_room(), "torch-images-again-") as room,
         _kept(info.id, target, engine),
     ):
         root = room / "checkout"
         if commit:
-            _check_out(commit, root, workspace, source, run)
+            _check_out(commit, root, workspace, config.homepage, run)
         elif is_clone(workspace.root):
             _copy(workspace, root)
         options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
@@ -194,7 +193,7 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
     except CommandError as error:
         raise UsageError(
             f"commit {commit} could not be fetched from {origin}: {error.output.strip()[-200:]}",
-            "name a repository that has it with --repository",
+            "run this in a clone that has it",
         ) from None
 
 
