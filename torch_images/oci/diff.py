@@ -36,13 +36,12 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of two images, with the digests of their configurations.
+    """The comparison of two images: `same`, if their configurations are equal.
 
-    The configuration names the uncompressed layers: if its digests are equal, so is everything that
-    a container sees.
+    The configuration names the uncompressed layers, so everything is equal that a container sees.
     """
 
-    configs: tuple[str, str]
+    same: bool
     differences: tuple[Difference, ...]
 
 
@@ -70,7 +69,7 @@ def compare(digests: tuple[str, str], blobs: tuple[Blob, Blob]) -> Comparison:
     """Compare two images by the digests of their manifests."""
     ours, theirs = map(_Image, digests, blobs)
     return Comparison(
-        configs=(ours.config_digest, theirs.config_digest),
+        same=ours.config_digest == theirs.config_digest,
         differences=(*_configs(ours.config, theirs.config), *_layers(ours, theirs)),
     )
 

@@ -55,7 +55,6 @@ class Verdict:
     image: str
     outcome: str
     manifests: tuple[str, str]
-    configs: tuple[str, str] | None
     commit: str
     lock: str
     lock_date: str
@@ -103,19 +102,16 @@ def reproduce(job: Job, image: str, *, commit: str = "") -> Verdict:
         rebuilt = _rebuild(target, root, room / "cache", options, run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
         seconds = round(time.monotonic() - started, 1)
-        configs: tuple[str, str] | None = None
-        differences: tuple[Difference, ...] = ()
-        outcome = IDENTICAL
+        outcome, differences = IDENTICAL, tuple[Difference, ...]()
         if rebuilt != info.id:
             with engine.blobs(info.id) as first, engine.blobs(rebuilt) as second:
                 comparison = compare((info.id, rebuilt), (first, second))
-            configs, differences = comparison.configs, comparison.differences
-            outcome = SAME_CONTENT if configs[0] == configs[1] else DIFFERENT
+            outcome = SAME_CONTENT if comparison.same else DIFFERENT
+            differences = comparison.differences
         return Verdict(
             image=image,
             outcome=outcome,
             manifests=(info.id, rebuilt),
-            configs=configs,
             commit=commit,
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
