@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import re
+import subprocess
 import tarfile
 import tempfile
 import zipfile
@@ -30,7 +31,6 @@ import zstandard
 
 from benchmarks.carry.recipe import Installed, Part, cut, installed, join
 from torch_images.errors import TorchImagesError
-from torch_images.host.connection import connect
 from torch_images.oci.layout import Compressed, Effort
 
 PLAN = "plan.json"
@@ -52,7 +52,7 @@ def pack(image: str, there: Path, wheels: Path, output: Path) -> None:
     (output / BLOBS).mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=output) as scratch:
         place = Path(scratch)
-        connect().save(image, place / "image.tar")
+        subprocess.run(["docker", "save", image, "--output", place / "image.tar"], check=True)
         with tarfile.open(place / "image.tar") as archive:
             archive.extractall(place, filter="data")
         index = json.loads((place / "index.json").read_text())

@@ -8,15 +8,14 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
 from torch_images.errors import EngineError
-from torch_images.oci.diff import compare
-from torch_images.oci.layout import CONFIG, LAYER, MANIFEST
+from torch_images.oci.diff import Comparison, compare
+from torch_images.oci.layout import CONFIG, INDEX, LAYER, MANIFEST
 
 Change = Callable[[list[tarfile.TarInfo]], object]
 Differences = list[tuple[int, str, str]]
@@ -38,39 +37,40 @@ def layer(change: Change = lambda _: None, form: int = tarfile.PAX_FORMAT) -> by
     return out.getvalue()
 
 
-def image(
-    path: Path, *layers: bytes, compress: Callable[[bytes], bytes] | None = None, cuda: str = "13.0"
-) -> Path:
-    """An archive like those of `docker save`: gzip with `compress`, else zstd."""
-    suffix = "gzip" if compress else "zstd"
-    compress = compress or zstandard.ZstdCompressor().compress
-    with tarfile.open(path, "w") as archive:
+class Image:
+    """An image with its blobs: gzip with `compress`, else zstd."""
 
-        def add(name: str, data: bytes) -> None:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-        def blob(media_type: str, data: bytes) -> dict[str, Any]:
-            digest = hashlib.sha256(data).hexdigest()
-            add(f"blobs/sha256/{digest}", data)
-            return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
-
+    def __init__(
+        self, *layers: bytes, compress: Callable[[bytes], bytes] | None = None, cuda: str = "13.0"
+    ) -> None:
+        self.blobs: dict[str, bytes] = {}
+        suffix = "gzip" if compress else "zstd"
+        compress = compress or zstandard.ZstdCompressor().compress
         config = {
             "config": {"Labels": {"cuda": cuda}},
             "rootfs": {"diff_ids": [f"sha256:{hashlib.sha256(d).hexdigest()}" for d in layers]},
         }
         manifest = {
-            "config": blob(CONFIG, json.dumps(config).encode()),
-            "layers": [blob(f"{LAYER}+{suffix}", compress(data)) for data in layers],
+            "config": self.blob(CONFIG, json.dumps(config).encode()),
+            "layers": [self.blob(f"{LAYER}+{suffix}", compress(data)) for data in layers],
         }
-        descriptor = blob(MANIFEST, json.dumps(manifest).encode())
-        add("index.json", json.dumps({"manifests": [descriptor]}).encode())
-    return path
+        self.digest = self.blob(MANIFEST, json.dumps(manifest).encode())["digest"]
+
+    def blob(self, media_type: str, data: bytes) -> dict[str, Any]:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self.blobs[digest] = data
+        return {"mediaType": media_type, "digest": digest, "size": len(data)}
+
+    def open(self, digest: str) -> io.BytesIO:
+        return io.BytesIO(self.blobs[digest])
 
 
-def differences(one: Path, two: Path) -> Differences:
-    return [(each.layer, each.path, each.kind) for each in compare(one, two).differences]
+def compared(one: Image, two: Image) -> Comparison:
+    return compare((one.digest, two.digest), (one.open, two.open))
+
+
+def differences(one: Image, two: Image) -> Differences:
+    return [(each.layer, each.path, each.kind) for each in compared(one, two).differences]
 
 
 def put(**fields: Any) -> Change:
@@ -97,36 +97,26 @@ def put(**fields: Any) -> Change:
         (put(uname="somebody"), "", "encoding"),
     ],
 )
-def test_compare_names_a_changed_file(tmp_path: Path, change: Change, path: str, kind: str) -> None:
-    one = image(tmp_path / "1", layer(), layer())
-    two = image(tmp_path / "2", layer(), layer(change))
-    assert differences(one, two) == [(2, path, kind)]
+def test_compare_names_a_changed_file(change: Change, path: str, kind: str) -> None:
+    assert differences(Image(layer(), layer()), Image(layer(), layer(change))) == [(2, path, kind)]
 
 
-def test_compression_alone_leaves_the_configuration_equal(tmp_path: Path) -> None:
-    one = image(tmp_path / "1", layer())
-    two = image(tmp_path / "2", layer(), compress=gzip.compress)
-    result = compare(one, two)
-    assert result.configs[0] == result.configs[1]
-    assert result.manifests[0] != result.manifests[1]
+def test_compression_alone_leaves_the_configuration_equal() -> None:
+    one, two = Image(layer()), Image(layer(), compress=gzip.compress)
+    assert compared(one, two).same
+    assert one.digest != two.digest
     assert differences(one, two) == [(1, "", "compression")]
 
 
-def test_configuration_and_layers_of_one_side(tmp_path: Path) -> None:
-    one, two = image(tmp_path / "1", layer()), image(tmp_path / "2", layer(), layer(), cuda="12.8")
+def test_configuration_and_layers_of_one_side() -> None:
+    one, two = Image(layer()), Image(layer(), layer(), cuda="12.8")
+    assert not compared(one, two).same
     assert differences(one, two) == [(0, "config.Labels", "changed"), (2, "", "added")]
     assert differences(two, one)[-1] == (2, "", "missing")
 
 
-def test_compare_refuses_an_index(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    text = json.dumps({"manifests": []}).encode()
-    digest = hashlib.sha256(text).hexdigest()
-    index = json.dumps({"manifests": [{"digest": f"sha256:{digest}"}]}).encode()
-    with tarfile.open(path, "w") as archive:
-        for name, data in ((f"blobs/sha256/{digest}", text), ("index.json", index)):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+def test_compare_refuses_an_index() -> None:
+    image = Image()
+    image.digest = image.blob(INDEX, json.dumps({"manifests": []}).encode())["digest"]
     with pytest.raises(EngineError, match="index"):
-        compare(path, path)
+        compared(image, image)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import socket
-import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +18,6 @@ from torch_images.build import built
 from torch_images.cli import verb
 from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
-from torch_images.host.container import OurContainer, this_process
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.scratch import scratch
@@ -30,7 +27,6 @@ from torch_images.maintain.gc import (
     Item,
     abandoned,
     cache,
-    containers,
     images,
     leftovers,
     own_steps,
@@ -292,26 +288,6 @@ def test_a_leftover_name_that_moved_to_another_image_stays(tmp_path: Path) -> No
     assert engine.digest(NEW[0]) == OTHER.id
 
 
-def test_containers_of_killed_processes_go() -> None:
-    """That of a verification sleeps for good, and holds its GPUs."""
-    now, here = datetime.now(UTC), socket.gethostname()
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    made = {
-        "ended": (f"{here}:{ended.pid}", now),
-        "runs": (this_process(), LONG_AGO),
-        "elsewhere": ("far:1", now),
-        "long ago": ("far:1", now - timedelta(days=2)),
-        "without": ("", LONG_AGO),
-    }
-    engine = FakeEngine()
-    for name, (process, created) in made.items():
-        one = OurContainer(id=name, name=name, process=process, created=created)
-        engine.containers.append(one)
-    assert len(list(remove(containers(engine), engine))) == 3
-    assert [one.id for one in engine.containers] == ["runs", "elsewhere"]
-
-
 def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
     """But not those on another engine's images, which this one cannot know of."""
     engine, far = FakeEngine(BUILT, OTHER), FakeEngine(BUILT, name="two")
@@ -407,9 +383,19 @@ def test_only_cache_without_dry_run_prunes_the_build_cache(machine: Machine) -> 
     gc, _, run = machine
     for words in ((), ("--cache", "--dry-run")):
         assert "1.5GB, of all projects" in gc(*words)
-    assert not [command for command in run.commands if "prune" in command]
+    assert not [command for command in run.commands if command[1:3] == ["buildx", "prune"]]
     gc("--cache")
     assert run.commands[-1] == ["docker", "buildx", "prune", "--force", "--all"]
+
+
+def test_containers_of_killed_processes_go(machine: Machine) -> None:
+    """All live for a day at most; that of a verification sleeps."""
+    gc, _, run = machine
+    gc("--dry-run")
+    assert not [command for command in run.commands if "prune" in command]
+    gc()
+    prune = ["docker", "container", "prune", "--force", "--filter=label=torch-images=verify"]
+    assert run.commands.count([*prune, "--filter=until=24h"]) == 1
 
 
 def test_plain_gc_leaves_the_candidate_of_a_running_build(machine: Machine) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from tests.loopback import serving
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import ends_well, json_texts
 from torch_images.errors import (
@@ -22,6 +20,7 @@ from torch_images.errors import (
     TorchImagesError,
     UsageError,
 )
+from torch_images.host.diagnose import of_registry
 from torch_images.host.runner import Completed, Runner
 from torch_images.publish.registry import (
     exact,
@@ -29,7 +28,6 @@ from torch_images.publish.registry import (
     is_public,
     lookup,
     of_platform,
-    problem,
     pull_size,
     retry,
 )
@@ -145,41 +143,6 @@ def test_lookup_does_not_wait_forever() -> None:
     assert time.monotonic() - began < 15
 
 
-class Forbidding(BaseHTTPRequestHandler):
-    """A registry that answers 403 to everything, with the code in the path as the reason."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"errors": [{"code": self.path.split("/")[2].upper()}]}).encode()
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.mark.parametrize(
-    ("code", "lacks"), [("name_unknown", True), ("manifest_unknown", True), ("denied", False)]
-)
-def test_lookup_of_a_name_that_the_registry_forbids(code: str, lacks: bool) -> None:
-    """Some answer 403 for what they lack; only the body, which buildx cannot show, says so."""
-
-    class Buildx(FakeRunner):
-        def run(self, command: Sequence[str], **options: Any) -> Completed:
-            if command[0] != "docker":
-                return Runner().run(command, **options)
-            return super().run(command, **options)
-
-    with serving(Forbidding) as url:
-        name = f"{url.removeprefix('http://')}/{code}:x"
-        for place, told in ((url, lacks), ("http://127.0.0.1:1", False)):
-            said = f"unexpected status from HEAD request to {place}/v2/{code}/x: 403 Forbidden\n"
-            run = Buildx({INSPECT: (1, f"ERROR: {said}")})
-            if told:
-                assert lookup(name, run) is None
-            else:
-                with pytest.raises(UsageError, match="docker login"):
-                    lookup(name, run)
-
-
 def test_lookup_with_a_home_that_is_no_folder_names_it() -> None:
     """Docker then finds no buildx, and its last line is that of its help."""
     said = "unknown flag: --raw\nRun 'docker --help' for more information\n"
@@ -254,6 +217,14 @@ def test_pull_size(layers: list[dict[str, int]], total: int | None) -> None:
         ("dial tcp: lookup ghcr.oi: no such host", NoAnswerError, "check its name"),
         ("x509: certificate signed by unknown authority", UsageError, "x509"),
         ("error getting credentials - err: 1, out: `my-password`", UsageError, "credsStore"),
+        # of moby 26.1
+        ("manifest for a:1 not found: manifest unknown", UsageError, "check its name"),
+        (
+            "pull access denied for a, repository does not exist or may require l",
+            UsageError,
+            "login",
+        ),
+        ("toomanyrequests: You have reached your pull rate limit", NetworkError, "again later"),
         (
             "a: denied\nb: Pushing\n\x1b[31munexpected EOF\x1b[0m\n",
             NetworkError,
@@ -262,7 +233,7 @@ def test_pull_size(layers: list[dict[str, int]], total: int | None) -> None:
     ],
 )
 def test_problem_of_a_message(text: str, kind: type[TorchImagesError], word: str) -> None:
-    error = problem(NAME, text)
+    error = of_registry(NAME, text)
     assert type(error) is kind
     assert word in str(error)
     assert "my-password" not in str(error)

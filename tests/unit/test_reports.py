@@ -70,7 +70,6 @@ def verdict(outcome: str, *differences: Difference) -> str:
             image="i",
             outcome=outcome,
             manifests=("sha256:a", "sha256:b"),
-            configs=None,
             commit="c" * 40,
             lock="sha256:l",
             lock_date="2026-01-01",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,12 +10,15 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
-from torch_images.errors import UsageError
+from torch_images.errors import NetworkError, UsageError
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.runner import Completed
 from torch_images.host.workspace import Workspace
 from torch_images.verify.reproduce import (
     _check_out,
     _copy,
     _kept,
+    _obtain,
     _require_commit,
 )
 
@@ -109,3 +114,28 @@ def test_check_out_refuses_an_invalid_commit(
     with pytest.raises(UsageError, match=f"'{commit}' is not a commit; give its 40"):
         _check_out(commit, tmp_path / "copy", workspace, HOME, run)
     assert not [words for words in run.commands if "clone" in words or "checkout" in words]
+
+
+@pytest.mark.parametrize(
+    ("image", "code", "error"),
+    [("r.io/a:1", 0, ""), ("r.io/a:1", 1, "r.io could not"), ("r.io/a@sha256:0", 1, ""), ("a", 0, "")],
+)  # fmt: skip
+def test_obtain_pulls_what_the_engine_lacks(image: str, code: int, error: str) -> None:
+    """A tag may name another image by now; a digest never does."""
+
+    class Engine(FakeEngine):
+        def inspect(self, image: str) -> ImageInfo:
+            raise UsageError("no such image")
+
+        def digest(self, image: str) -> str:
+            return "sha256:0"
+
+    class Docker(FakeRunner):
+        def stream(self, command: Sequence[str], **_: Any) -> Completed:
+            self.commands.append(list(command))
+            return Completed(code, "failed to unpack")
+
+    run = Docker()
+    with pytest.raises(NetworkError, match=error) if error else contextlib.nullcontext():
+        _obtain(image, Engine(), run)
+    assert run.commands == ([["docker", "pull", image]] if "/" in image else [])

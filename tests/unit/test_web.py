@@ -4,7 +4,6 @@ password that is another's.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import datetime
@@ -12,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from unittest import mock
@@ -236,59 +235,6 @@ def test_redirect_to_an_invalid_address_is_one_line(get: Get, place: str, tmp_pa
     assert "u:p" not in str(caught.value)
 
 
-@dataclass
-class Two:
-    """A server that sends to another one, and the credentials that each one got."""
-
-    first: str = ""
-    second: str = ""
-    sent: dict[str, list[str | None]] = field(default_factory=lambda: {"first": [], "second": []})
-
-
-@pytest.fixture(params=["127.0.0.1", "localhost"])
-def two(request: pytest.FixtureRequest) -> Iterator[Two]:
-    """On one host at two ports, and on two hosts."""
-    two = Two()
-
-    def handler(name: str) -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                sent = self.headers["Authorization"]
-                two.sent[name].append(sent and base64.b64decode(sent.split()[1]).decode())
-                self.send_response(302 if name == "first" else 404)
-                if name == "first":
-                    self.send_header("Location", f"{two.second}{self.path}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            do_HEAD = do_GET  # noqa: N815
-
-        return Handler
-
-    with serving(handler("first")) as two.first, serving(handler("second")) as second:
-        two.second = second.replace("127.0.0.1", str(request.param))
-        yield two
-
-
-@pytest.mark.parametrize("whose", ["url", "machine", "default"])
-@pytest.mark.parametrize("get", [of_mirror, page_of_index, size_of_file])
-def test_redirect_to_another_server_gets_no_password(
-    get: Get, whose: str, two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither that of a URL nor one of ~/.netrc, which knows no ports and may name all hosts."""
-    netrc, first = tmp_path / "netrc", two.first
-    lines = {"machine": "machine 127.0.0.1\nmachine localhost\n", "default": "default\n", "url": ""}
-    netrc.write_text(lines[whose].replace("\n", " login me password hunter22\n"))
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    if whose == "url":
-        first = first.replace("://", "://me:hunter22@")
-    with contextlib.suppress(TorchImagesError):
-        get(first, tmp_path / "files", Network())
-    assert set(two.sent["first"]) == {"me:hunter22"}
-    assert set(two.sent["second"]) == {None}
-
-
 @pytest.mark.parametrize(
     ("url", "kept"),
     [
@@ -300,7 +246,13 @@ def test_redirect_to_another_server_gets_no_password(
         ("https://me@other/y", False),
     ],
 )
-def test_rebuild_auth_keeps_credentials_of_the_same_server(url: str, kept: bool) -> None:
+def test_redirect_keeps_credentials_on_the_same_server(
+    url: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one does not get those of ~/.netrc either, which may name all hosts."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login me password hunter22\n")
+    monkeypatch.setenv("NETRC", str(netrc))
     original = requests.Request("GET", "https://host/x", headers={"Authorization": "a"}).prepare()
     sent = requests.Request("GET", url, headers={"Authorization": "a"}).prepare()
     with web.Session(Network()) as session:

@@ -186,18 +186,6 @@ def mirrors() -> tuple[str, ...]:
     return chosen
 
 
-def check_no_user(option: str, url: str, hint: str) -> None:
-    """Raise UsageError if a URL on the command line has a user or a password."""
-    from torch_images.host.network import check_url, split_user
-
-    if "://" in url:
-        check_url(option, url)
-    if any(split_user(url)[1:]):
-        raise UsageError(
-            f"{option} has a user or a password, which all users of this machine can see", hint
-        )
-
-
 def namespace(config: Config, named: str) -> str:
     """Registry and owner: from the command line, else TORCH_IMAGES_REGISTRY, else images.yaml."""
     from torch_images.publish import tag_rules

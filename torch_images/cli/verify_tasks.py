@@ -78,13 +78,11 @@ class Reproduce(Json):
     commit: str = option(
         "commit to build (default: this checkout if it builds the image, else by docs/ledger.csv)"
     )
-    repository: str = option("git repository with the commit, if this one lacks it")
 
 
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
 def reproduce(options: Reproduce) -> verb.Result:
     """Rebuild an image from nothing and compare the two."""
-    verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
     config, engine = verb.config(), verb.engine(bootstraps=True)
     image = find(config, options.image, engine)
     if has_host(image) and engine.digest(image) is None:
@@ -92,7 +90,7 @@ def reproduce(options: Reproduce) -> verb.Result:
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), say=verb.say)
     job = verb.job(config, engine)
-    verdict = again(job, image, commit=options.commit, repository=options.repository)
+    verdict = again(job, image, commit=options.commit)
 
     def require() -> None:
         if not verdict.reproducible:

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -134,47 +135,41 @@ def _asked(own: Own, image: _Image, resolver: Resolver) -> Asked:
     if name == SHARED:
         return of_project(own, environment)
     if name == UV_LOCK:
-        lines = _of_uv(own, image, resolver)
+        lines = _pinned(_exported(own, resolver), own, image)
         asked = of_text(lines, own.requirements, environment, own.root)
         return replace(asked, itself=is_package(read_toml(own.root, SHARED)))
     if name == PYLOCK:
-        return of_text(_of_pylock(own, image), own.requirements, environment, own.root)
+        document, groups = read_toml(own.root, own.requirements), own.groups or None
+        lines = _pinned(document, own, image, extras=own.extras, groups=groups)
+        return of_text(lines, own.requirements, environment, own.root)
     return of_text(f"-r {own.requirements}", "", environment, own.root, where=own.requirements)
 
 
-def _of_uv(own: Own, image: _Image, resolver: Resolver) -> str:
-    """The requirements of a uv.lock in pip's format, with hashes. Raises LockError."""
-    path = own.root / own.requirements
-    try:
-        needs = SpecifierSet(tomllib.loads(path.read_text(encoding="utf-8"))["requires-python"])
-    except (OSError, ValueError, KeyError) as error:
-        raise LockError(f"{own.requirements} cannot be read: {error}", "run `uv lock`") from None
-    _require_python(own, needs, image)
+def _exported(own: Own, resolver: Resolver) -> dict[str, Any]:
+    """A uv.lock as a pylock.toml. Raises LockError."""
     command = uv_command("export", "--quiet", "--frozen", "--no-emit-project", "--no-header")
-    command += ["--no-annotate", "--no-default-groups", "--format", "requirements.txt"]
+    command += ["--no-default-groups", "--format", "pylock.toml"]
     command += [word for name in own.extras for word in ("--extra", name)]
     command += [word for name in own.groups for word in ("--group", name)]
     env = resolver.network.for_uv() | {"UV_PYTHON_DOWNLOADS": "never"}
     try:
-        return resolver.run.run(command, env=env, cwd=path.parent).output
+        folder = (own.root / own.requirements).parent
+        return tomllib.loads(resolver.run.run(command, env=env, cwd=folder).output)
     except CommandError as error:
-        raise LockError(f"uv cannot export {own.requirements}: {error.output[-300:]}") from None
+        raise LockError(
+            f"uv cannot export {own.requirements}: {error.output[-300:]}", "run `uv lock`"
+        ) from None
 
 
-def _of_pylock(own: Own, image: _Image) -> str:
+def _pinned(document: dict[str, Any], own: Own, image: _Image, **choice: Any) -> str:
     """The requirements of a pylock.toml (PEP 751) in pip's format, with hashes."""
-    document, spec = read_toml(own.root, own.requirements), image.spec
+    spec = image.spec
     try:
-        chosen = select(
-            document,
-            spec.base.python,
-            spec.platform,
-            extras=own.extras,
-            groups=own.groups or None,
-        )
+        chosen = select(document, spec.base.python, spec.platform, **choice)
     except LockError as error:
         raise LockError(
-            f"{own.requirements}: {error.message}", "lock it for them, or choose another base"
+            f"{own.requirements}: {error.message}",
+            "lock releases that have one, or choose another base",
         ) from None
     lines = []
     for package, _ in chosen:
@@ -182,16 +177,6 @@ def _of_pylock(own: Own, image: _Image) -> str:
         words = [f"--hash=sha256:{digest}" for digest in hashes if digest]
         lines.append(" ".join([f"{package.name}=={package.version}", *words]))
     return "\n".join(lines)
-
-
-def _require_python(own: Own, needs: SpecifierSet, image: _Image) -> None:
-    python = image.environment["python_full_version"]
-    if not needs.contains(python, prereleases=True):
-        bases = [b.name for b in image.config.bases if needs.contains(f"{b.python}.99")]
-        raise LockError(
-            f"{own.requirements} is for Python {needs}, and the image has {python}",
-            f'set base = "{bases[0]}"' if bases else "lock it for that Python",
-        )
 
 
 def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | None) -> WheelLock:

@@ -206,9 +206,21 @@ def refusal(table: Sequence[Diagnosis], output: str, **facts: str) -> TorchImage
     return error
 
 
+def of_registry(reference: str, output: str) -> TorchImagesError:
+    """The error for a failed push, pull or look at a registry, from the last line."""
+    last = (_plain(output).strip().splitlines() or ["no output"])[-1]
+    message = last.removeprefix("ERROR:").strip()[-300:]
+    return refusal(REGISTRY, message, host=reference.partition("/")[0], reference=reference)
+
+
+def _plain(output: str) -> str:
+    """Output without the codes of a terminal."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+
+
 def explain(output: str) -> TorchImagesError:
     """The error for a failed bake, from its last lines."""
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    plain = _plain(output)
     joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
     stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
     if stage:  # the compile step explains every failure but a full disk

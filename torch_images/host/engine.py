@@ -1,4 +1,4 @@
-"""A Docker Engine through docker-py: inspect, tag, pull, load, run.
+"""A Docker Engine through docker-py: inspect, tag, load, run.
 
 Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -20,22 +20,19 @@ from typing import IO, TYPE_CHECKING, Any
 import docker.errors
 import requests
 from docker.types import Mount
-from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, UsageError
+from torch_images.errors import EngineError, UsageError
 from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
     LABEL,
-    PROCESS,
+    LIFE,
     ExecResult,
-    OurContainer,
     RunningContainer,
     read_blob,
-    this_process,
 )
-from torch_images.host.diagnose import FOREIGN, GPU, LOAD, REGISTRY, diagnose, refusal
+from torch_images.host.diagnose import FOREIGN, GPU, LOAD, diagnose, refusal
 from torch_images.host.image_info import (
     ImageInfo,
     ListedImage,
@@ -43,7 +40,6 @@ from torch_images.host.image_info import (
     image_info,
     listed_image,
 )
-from torch_images.host.network import cause
 from torch_images.interrupts import ending
 from torch_images.platforms import Platform, of_machine
 
@@ -177,18 +173,6 @@ class Engine:
                 )
         return tuple(details)
 
-    def own_containers(self) -> tuple[OurContainer, ...]:
-        """The containers that this program created, in any process."""
-        return tuple(
-            OurContainer(
-                id=each["Id"],
-                name=each["Names"][0].removeprefix("/"),
-                process=each["Labels"].get(PROCESS, ""),
-                created=datetime.fromtimestamp(each["Created"], UTC),
-            )
-            for each in self._api.containers(all=True, filters={"label": f"{LABEL}=verify"})
-        )
-
     def remove_container(self, name: str) -> None:
         """Remove a container by name or id, if it exists."""
         with contextlib.suppress(docker.errors.NotFound):
@@ -197,35 +181,6 @@ class Engine:
     def version(self) -> str:
         """The engine's version, e.g. "26.1.5"."""
         return str(self._api.version()["Version"])
-
-    def obtain(self, image: str) -> None:
-        """Pull an image that the engine does not have, if its name has a "/".
-
-        Raises UsageError for another missing image, or one that no registry has, and NetworkError.
-        """
-        try:
-            self.inspect(image)
-        except UsageError:
-            if "/" not in image:
-                raise
-            self.pull(image)
-
-    def pull(self, image: str) -> None:
-        """Get an image from its registry. Raises NetworkError or UsageError."""
-        repository, tag = parse_repository_tag(image)
-        names = {"host": image.partition("/")[0], "reference": image}
-        try:
-            events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
-            with contextlib.closing(events):
-                for event in events:
-                    problem = str(event.get("error") or "")
-                    # An image named by digest is right if the engine has it, despite the problem.
-                    if problem and not ("@" in image and self.digest(image)):
-                        raise refusal(REGISTRY, problem, **names)
-        except docker.errors.APIError as error:
-            raise refusal(REGISTRY, str(error.explanation or error), **names) from None
-        except requests.RequestException as error:
-            raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
     @contextlib.contextmanager
     def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:
@@ -248,12 +203,6 @@ class Engine:
                 yield partial(read_blob, container)
                 return
         raise EngineError("the engine's blobs are in an unknown folder")
-
-    def save(self, image: str, target: Path) -> None:
-        """Write an image to a tar that is also an OCI layout. Blobs stay as they are stored."""
-        with target.open("wb") as stream:
-            for chunk in self._api.get_image(image):
-                stream.write(chunk)
 
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
@@ -309,12 +258,12 @@ class Engine:
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
-        """Start a container that sleeps; remove it at the end, also after an error.
+        """Start a container that sleeps for LIFE; remove it at the end, also after an error.
 
         `options` are those of docker-py's `containers.create`. Raises EngineError if the engine
         cannot provide the requested GPUs.
         """
-        with self._created(image, "sleep", "infinity", **options) as created:
+        with self._created(image, "sleep", LIFE, **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -330,7 +279,7 @@ class Engine:
         Its name is known before it is created, so it cannot be left behind at any moment.
         """
         name = f"torch-images-{secrets.token_hex(8)}"
-        options |= {"name": name, "labels": {LABEL: "verify", PROCESS: this_process()}}
+        options |= {"name": name, "labels": {LABEL: "verify"}}
         with ending(lambda: self.remove_container(name)):
             try:
                 yield self._client.containers.create(image, list(command), **options)

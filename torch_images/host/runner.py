@@ -8,14 +8,11 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
-import re
-import select
 import shlex
 import shutil
 import subprocess
 import sys
 import termios
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +26,6 @@ from torch_images.redact import Lines, Redactor
 # Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
 # which nobody waits for.
 _GRACE, _SHORT = 5.0, 1.0
-_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal
-_BAR = re.compile(r"\[[=> ]+\]")
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 Environment = Mapping[str, str | None] | None
@@ -79,7 +74,8 @@ class Runner:
                     # What the process started may hold the pipes open for ever: nobody reads them.
                     for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
                         pipe.close()
-                    raise _silent(command, seconds or 0) from None
+                    problem = f"no answer within {seconds or 0:.0f} seconds"
+                    raise CommandError(shlex.join(command), 124, problem) from None
         except CommandError as error:
             if check:
                 raise
@@ -95,17 +91,13 @@ class Runner:
         with _starting(command):
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
-    def stream(
-        self, command: Sequence[str], *, env: Environment = None, silence: float = 0
-    ) -> Completed:
+    def stream(self, command: Sequence[str], *, env: Environment = None) -> Completed:
         """Run with its output shown as it comes; keeps the last lines.
 
-        On a terminal the command gets a terminal too, so that its own progress display works. With
-        `silence` it always does, because of that display: a command that prints no new line for so
-        many seconds ends with CommandError.
+        On a terminal the command gets a terminal too, so that its own progress display works.
         """
         shows = sys.stderr.isatty()
-        ours, theirs = os.openpty() if shows or silence else os.pipe()
+        ours, theirs = os.openpty() if shows else os.pipe()
         if shows:
             termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
         with os.fdopen(ours, "rb", 0) as shown, contextlib.ExitStack() as stack:
@@ -113,7 +105,7 @@ class Runner:
                 options = {"stdin": subprocess.DEVNULL, "stdout": both, "stderr": both}
                 started = _started(command, env=_environment(env), **options)
                 process = stack.enter_context(started)
-            tail = _tee(shown.fileno(), _News(command, silence) if silence else None)
+            tail = _tee(shown.fileno())
             return Completed(process.wait(), tail)
 
 
@@ -147,49 +139,18 @@ def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
             raise
 
 
-class _News:
-    """What a command draws on a terminal -> the lines that are new.
-
-    Raises CommandError if none is for `silence` seconds.
-    """
-
-    def __init__(self, command: Sequence[str], silence: float) -> None:
-        self._command, self.silence = command, silence
-        self._seen, self._latest = set[str](), time.monotonic()
-
-    def of(self, text: str) -> str:
-        lines = (_CODE.sub("", line) for line in re.split(r"[\r\n]+", text))
-        new = [line for line in dict.fromkeys(lines) if line and line not in self._seen]
-        self._seen.update(new)
-        if new:
-            self._latest = time.monotonic()
-        elif time.monotonic() - self._latest > self.silence:
-            raise _silent(self._command, self.silence)
-        return "".join(f"{line}\n" for line in new if not _BAR.search(line))
-
-
-def _silent(command: Sequence[str], seconds: float) -> CommandError:
-    return CommandError(shlex.join(command), 124, f"no answer within {seconds:.0f} seconds")
-
-
-def _tee(source: int, news: _News | None) -> str:
+def _tee(source: int) -> str:
     """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
     while True:
-        if news and not select.select([source], [], [], news.silence)[0]:
-            news.of("")
-            continue
         try:
             chunk = os.read(source, 65536)
         except OSError:  # a terminal whose other end is closed reads as EIO, not as end of file
             chunk = b""
         text = whole.feed(decoder.decode(chunk, final=not chunk))
         text += "" if chunk else whole.rest()
-        if news:
-            new = news.of(text)
-            text = text if sys.stderr.isatty() else new
         sys.stderr.write(text)
         sys.stderr.flush()
         first, *rest = text.replace("\r\n", "\n").split("\n")

@@ -7,7 +7,6 @@ unfinished files. Images that containers use stay, and so do files that a build 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,11 +20,12 @@ from torch_images.build.plan import CANDIDATE
 from torch_images.config.image import LATEST
 from torch_images.host.buildx import Record
 from torch_images.host.cache import Part, mark
+from torch_images.host.container import LABEL, LIFE
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import LOCK_FILE, discard, is_free, left_behind, remove_tree
-from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.host.workspace import Workspace, alone, scratch_room
 from torch_images.layers.parent import parent_name
 from torch_images.verify.reproduce import original
 
@@ -43,15 +43,14 @@ _STEP = re.compile(
 class Item:
     """Something that can be removed: `size` in bytes, `used` is the time of last use.
 
-    It is a file or folder at `path`, a `container` by its id, or the image with the id `image`, or
-    only its name `tag`, if `goes` holds for the image as it is just before it is removed.
+    It is a file or folder at `path`, or the image with the id `image`, or only its name `tag`, if
+    `goes` holds for the image as it is just before it is removed.
     """
 
     name: str
     size: int
     used: datetime
     path: Path | None = None
-    container: str = ""
     image: str = ""
     tag: str = ""
     goes: Callable[[OurImage], bool] = lambda _: False
@@ -94,13 +93,10 @@ def of_image(image: OurImage, goes: Callable[[OurImage], bool], tag: str = "") -
     return Item(name=name, size=size, used=image.tagged, image=image.id, tag=tag, goes=goes)
 
 
-def containers(engine: Engine) -> tuple[Item, ...]:
-    """Containers of killed processes: that of a `verify` sleeps for good, perhaps with a GPU."""
-    return tuple(
-        Item(name=f"container {each.name}", size=0, used=each.created, container=each.id)
-        for each in engine.own_containers()
-        if each.abandoned()
-    )
+def prune_containers(run: Runner) -> None:
+    """Remove the ended containers of killed processes, which keep their images in use."""
+    filters = [f"--filter=label={LABEL}=verify", f"--filter=until={LIFE}"]
+    run.run(["docker", "container", "prune", "--force", *filters])
 
 
 def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
@@ -191,10 +187,7 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
     Looks at each image again just before: meanwhile a user may have named it, or started it.
     """
     for item in items:
-        if item.container:
-            engine.remove_container(item.container)
-            yield item
-        elif _untagged(item, engine) if item.image else item.path and _removed(item.path):
+        if _untagged(item, engine) if item.image else item.path and _removed(item.path):
             yield item
 
 
@@ -211,14 +204,23 @@ def _removed(path: Path) -> bool:
     """Remove a member of the cache. Returns whether it is gone."""
     if (path / LOCK_FILE).exists():
         return discard(path)
-    with _alone(path) as alone:
-        if not alone or not is_free(path):
-            return False
-        # In one step, so that nobody sees a part of it; a new folder may not fit on a full disk.
-        gone = path.with_name(f".partial-{secrets.token_hex(4)}")
-        path.rename(gone)
-        mark(path).unlink(missing_ok=True)
-        return remove_tree(gone)
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        with alone(lock, _refuse) if lock.exists() else contextlib.nullcontext():
+            if not is_free(path):
+                return False
+            # In one step, so nobody sees a part of it; a new folder may not fit on a full disk.
+            gone = path.with_name(f".partial-{secrets.token_hex(4)}")
+            path.rename(gone)
+            mark(path).unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
+            return remove_tree(gone)
+    except BlockingIOError:  # a process is making it
+        return False
+
+
+def _refuse() -> None:
+    raise BlockingIOError
 
 
 def own_steps(records: Sequence[Record]) -> frozenset[str]:
@@ -269,19 +271,3 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.lstat().st_size for file in files)
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether no process is making this member of the cache; blocks others meanwhile."""
-    lock = path.with_name(f"{path.name}.lock")
-    with contextlib.ExitStack() as stack:
-        if lock.exists():
-            guard = stack.enter_context(lock.open("w"))
-            try:
-                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            stack.callback(lock.unlink, missing_ok=True)
-        yield True

@@ -1,4 +1,4 @@
-"""Which layers and files of two images differ, from two tars of `docker save`.
+"""Which layers and files of two images differ, by their blobs.
 
 Unpacks only layers whose uncompressed content differs. For each attribute, use diffoci:
 https://github.com/reproducible-containers/diffoci
@@ -10,14 +10,15 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import IO, Any, cast
 
 from torch_images.errors import EngineError
 from torch_images.oci.contents import unpacked
+
+Blob = Callable[[str], IO[bytes]]  # opens a blob by digest, as a forward-only file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,53 +36,42 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of two images; digests are of manifest and configuration.
+    """The comparison of two images: `same`, if their configurations are equal.
 
-    The configuration names the uncompressed layers: if its digests are equal, so is everything that
-    a container sees.
+    The configuration names the uncompressed layers, so everything is equal that a container sees.
     """
 
-    manifests: tuple[str, str]
-    configs: tuple[str, str]
+    same: bool
     differences: tuple[Difference, ...]
 
 
 class _Image:
-    """An image in a tar that `docker save` wrote."""
+    """An image by the digest of its manifest."""
 
-    def __init__(self, tar: tarfile.TarFile) -> None:
-        self._tar = tar
-        self.digest = str(json.load(self._open("index.json"))["manifests"][0]["digest"])
-        manifest = json.load(self.blob(self.digest))
+    def __init__(self, digest: str, blob: Blob) -> None:
+        self._blob = blob
+        manifest = json.load(blob(digest))
         if "manifests" in manifest:
             raise EngineError("the image is an index of several platforms, not one image")
         self.config_digest = str(manifest["config"]["digest"])
-        self.config = json.load(self.blob(self.config_digest))
+        self.config = json.load(blob(self.config_digest))
         # digest of the uncompressed layer, descriptor of the blob
         self.layers = list(zip(self.config["rootfs"]["diff_ids"], manifest["layers"], strict=True))
 
-    def _open(self, name: str) -> IO[bytes]:
-        return cast("IO[bytes]", self._tar.extractfile(name))
-
-    def blob(self, digest: str) -> IO[bytes]:
-        return self._open(f"blobs/{digest.replace(':', '/')}")
-
     def files(self, layer: Mapping[str, Any]) -> dict[str, tuple[object, ...]]:
         """Everything that matters of each member of a layer, by path."""
-        stream = unpacked(self.blob(layer["digest"]), layer["mediaType"])
+        stream = unpacked(self._blob(layer["digest"]), layer["mediaType"])
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             return {member.name.removeprefix("./"): _facts(tar, member) for member in tar}
 
 
-def compare(first: Path, second: Path) -> Comparison:
-    """Compare two images in the files that `docker save` wrote."""
-    with tarfile.open(first) as one, tarfile.open(second) as two:
-        ours, theirs = _Image(one), _Image(two)
-        return Comparison(
-            manifests=(ours.digest, theirs.digest),
-            configs=(ours.config_digest, theirs.config_digest),
-            differences=(*_configs(ours.config, theirs.config), *_layers(ours, theirs)),
-        )
+def compare(digests: tuple[str, str], blobs: tuple[Blob, Blob]) -> Comparison:
+    """Compare two images by the digests of their manifests."""
+    ours, theirs = map(_Image, digests, blobs)
+    return Comparison(
+        same=ours.config_digest == theirs.config_digest,
+        differences=(*_configs(ours.config, theirs.config), *_layers(ours, theirs)),
+    )
 
 
 def _facts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:

@@ -102,18 +102,16 @@ def pick(
             id=spec.id,
             locked=bool(state(spec).inputs),
             torch=spec.torch,
-            limits="; ".join(
-                dict.fromkeys(
-                    (
-                        *(t for a in gpu.architectures for t in limits(spec).get(a.name, ())),
-                        *lacks(spec),
-                    )
-                )
-            ),
+            limits=_limits(spec, gpu),
             proof=state(spec).words,
         )
         for spec, verdict in sorted(judged, key=order)
     )
+
+
+def _limits(spec: ImageSpec, gpu: Gpu) -> str:
+    texts = [text for a in gpu.architectures for text in limits(spec).get(a.name, ())]
+    return "; ".join(dict.fromkeys([*texts, *lacks(spec)]))
 
 
 def choose_for_gpu(

@@ -11,7 +11,7 @@ or to the image itself while it is the only one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch_images.build import labels
@@ -21,6 +21,7 @@ from torch_images.config.matrix import sisters
 from torch_images.config.tags import floating
 from torch_images.config.types import Config
 from torch_images.errors import CommandError, LockError, PublishError, UsageError, VerifyError
+from torch_images.host.diagnose import of_registry
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
@@ -41,7 +42,7 @@ from torch_images.verify.identify import VerifiedImage
 # Of two pushes for different platforms at once, one may overtake the other between looking and
 # writing. The look after writing sees both.
 _ROUNDS = 2
-_SILENCE = 600.0  # seconds; some registries need minutes to take in a large layer
+_ANSWER = 600.0  # seconds; some registries need minutes to take in an index
 
 
 def plan(
@@ -153,29 +154,14 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
         if len(move.digests) > 1:
             sources = (registry.at(reference, digest) for digest in move.digests)
             create = ["docker", "buildx", "imagetools", "create", f"--tag={reference}"]
-            run.run([*create, *sources], seconds=_SILENCE)
+            run.run([*create, *sources], seconds=_ANSWER)
             return
-        with _named(reference, move.digests[0], engine):
-            done = run.stream(["docker", "push", reference], silence=_SILENCE)
-            if done.code:
-                raise registry.problem(reference, done.output)
+        engine.tag(move.digests[0], *reference.rsplit(":", 1))
+        done = run.stream(["docker", "push", reference])
     except CommandError as error:
-        raise registry.problem(reference, error.output) from None
-
-
-@contextlib.contextmanager
-def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
-    """Give an image of the engine a name; after an error, the name is as it was before."""
-    before = engine.digest(reference)
-    engine.tag(digest, *reference.rsplit(":", 1))
-    try:
-        yield
-    except BaseException:
-        if before:
-            engine.tag(before, *reference.rsplit(":", 1))
-        elif any(i.id == digest and len(i.tags) > 1 for i in engine.listed()):  # else it would go
-            engine.untag(reference)
-        raise
+        raise of_registry(reference, error.output) from None
+    if done.code:
+        raise of_registry(reference, done.output)
 
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:

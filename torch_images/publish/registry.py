@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from packaging.version import Version
 from pydantic import BaseModel, Field
 
 from torch_images.build import labels
-from torch_images.errors import CommandError, NetworkError, TorchImagesError, UsageError, shown
+from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.buildx import check_buildx
-from torch_images.host.diagnose import REFUSED, REGISTRY, refusal
+from torch_images.host.diagnose import REFUSED, of_registry
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 from torch_images.publish.tag_rules import Manifest, TagTarget
@@ -34,17 +33,7 @@ _REFERENCE = re.compile(
     rf"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{{1,5}})?(?:/{_PART})+"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ANSWER = 60.0  # seconds to wait for buildx
-# What some registries answer with status 403 for a name that they lack. buildx asks by HEAD, and so
-# cannot show it.
-_FORBIDDEN = re.compile(r"HEAD request to (https?://([^/\s]+)/\S+): 403\b")
-_LACKS = re.compile(r'"code"\s*:\s*"(?:NAME|MANIFEST)_UNKNOWN"')
-_BODY = """\
-import sys, urllib.request as url
-url.HTTPDefaultErrorHandler.http_error_default = lambda _, request, answer, *rest: answer
-print(url.urlopen(sys.argv[1], timeout=15).read(65536))
-"""
 _LONGEST = 60.0  # seconds between two attempts
 _TEXT = 40  # characters of a version
 
@@ -191,13 +180,6 @@ def is_public(reference: str, run: Runner) -> bool:
     return not done.code or not re.search(REFUSED, done.output + done.errors)
 
 
-def problem(reference: str, text: str) -> TorchImagesError:
-    """The error for the message of a registry or of the way to it: the last line of `text`."""
-    last = _ESCAPE.sub("", (text.strip().splitlines() or ["no output"])[-1])
-    message = last.removeprefix("ERROR:").strip()[-300:]
-    return refusal(REGISTRY, message, host=reference.partition("/")[0], reference=reference)
-
-
 def retry(
     attempt: Callable[[], T],
     *,
@@ -229,21 +211,11 @@ def _inspect(reference: str, run: Runner, *words: str) -> str | None:
     try:
         return run.run(command, seconds=_ANSWER).output
     except CommandError as error:
-        if re.search(r"not found\s*$", error.output) or _lacks(reference, error.output, run):
+        if re.search(r"not found\s*$", error.output):
             return None
         if "docker --help" in error.output:
             check_buildx(run)
-        raise problem(reference, error.output) from None
-
-
-def _lacks(reference: str, message: str, run: Runner) -> bool:
-    """Whether a registry that refuses a request says that it does not have the name."""
-    match = _FORBIDDEN.search(message)
-    if not match or match[2] != reference.partition("/")[0]:
-        return False
-    # a process, which can be ended at a time
-    done = run.run([sys.executable, "-Ic", _BODY, match[1]], check=False, seconds=_ANSWER)
-    return bool(_LACKS.search(done.output))
+        raise of_registry(reference, error.output) from None
 
 
 def _understood(reference: str, read: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, CommandError, UsageError, shown
 from torch_images.host import git
+from torch_images.host.diagnose import of_registry
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
@@ -54,7 +55,6 @@ class Verdict:
     image: str
     outcome: str
     manifests: tuple[str, str]
-    configs: tuple[str, str] | None
     commit: str
     lock: str
     lock_date: str
@@ -69,17 +69,17 @@ class Verdict:
         return self.outcome != DIFFERENT
 
 
-def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -> Verdict:
+def reproduce(job: Job, image: str, *, commit: str = "") -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
     `commit` is the one to build, "" for this checkout or, if that builds another image, for the
-    commit that the ledger has for its inputs. `repository` has the commit, if neither this one nor
-    the project's homepage has it. The image names neither: a rebuild runs code of the checkout, so
-    the user must trust it. Raises UsageError for an image that cannot be rebuilt, LockError if its
-    lock does not match its label, BuildError if the rebuild fails.
+    commit that the ledger has for its inputs; this repository or the project's homepage has it. The
+    image does not name it: a rebuild runs code of the checkout, so the user must trust it. Raises
+    UsageError for an image that cannot be rebuilt, LockError if its lock does not match its label,
+    BuildError if the rebuild fails.
     """
     config, workspace, engine, run = job.config, job.workspace, job.engine, job.run
-    engine.obtain(image)
+    _obtain(image, engine, run)
     info = engine.inspect(image)
     image_labels = labels.read(info.labels)
     spec = spec_of(config, image, image_labels)
@@ -88,14 +88,13 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
     if not commit and not _builds(config, target, image_labels.inputs, workspace.root):
         commit = ledger.commit_of(workspace.root, image_labels.inputs)
         _require_commit(image, commit)
-    source = repository or config.homepage
     with (
         scratch(scratch_room(), "torch-images-again-") as room,
         _kept(info.id, target, engine),
     ):
         root = room / "checkout"
         if commit:
-            _check_out(commit, root, workspace, source, run)
+            _check_out(commit, root, workspace, config.homepage, run)
         elif is_clone(workspace.root):
             _copy(workspace, root)
         options = [f"--compression={parse(image_labels.compression or Compression.FAST)}"]
@@ -103,21 +102,16 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
         rebuilt = _rebuild(target, root, room / "cache", options, run)
         built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
         seconds = round(time.monotonic() - started, 1)
-        configs: tuple[str, str] | None = None
-        differences: tuple[Difference, ...] = ()
-        outcome = IDENTICAL
+        outcome, differences = IDENTICAL, tuple[Difference, ...]()
         if rebuilt != info.id:
-            archives = [room / f"{name}.tar" for name in ("first", "second")]
-            for reference, archive in zip((info.id, rebuilt), archives, strict=True):
-                engine.save(reference, archive)
-            comparison = compare(*archives)
-            configs, differences = comparison.configs, comparison.differences
-            outcome = SAME_CONTENT if configs[0] == configs[1] else DIFFERENT
+            with engine.blobs(info.id) as first, engine.blobs(rebuilt) as second:
+                comparison = compare((info.id, rebuilt), (first, second))
+            outcome = SAME_CONTENT if comparison.same else DIFFERENT
+            differences = comparison.differences
         return Verdict(
             image=image,
             outcome=outcome,
             manifests=(info.id, rebuilt),
-            configs=configs,
             commit=commit,
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
@@ -126,6 +120,17 @@ def reproduce(job: Job, image: str, *, commit: str = "", repository: str = "") -
             seconds=seconds,
             differences=differences,
         )
+
+
+def _obtain(image: str, engine: Engine, run: Runner) -> None:
+    """Pull an image that the engine lacks, if its name can be that of a registry's."""
+    with contextlib.suppress(UsageError):
+        engine.inspect(image)
+        return
+    done = run.stream(["docker", "pull", image]) if "/" in image else None
+    # An image named by digest is right if the engine has it, despite a problem.
+    if done and done.code and not ("@" in image and engine.digest(image)):
+        raise of_registry(image, done.output)
 
 
 def _builds(config: Config, image: LockedImage, inputs: str, root: Path) -> bool:
@@ -184,7 +189,7 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
     except CommandError as error:
         raise UsageError(
             f"commit {commit} could not be fetched from {origin}: {error.output.strip()[-200:]}",
-            "name a repository that has it with --repository",
+            "run this in a clone that has it",
         ) from None
 
 

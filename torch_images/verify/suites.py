@@ -48,6 +48,8 @@ _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _ANYONE = "12345:12345"  # a user whom no image has
 _GPU_MODULE = "test_gpu_"
 _OWN = "own"  # the folder of the user's own checks, in a container
+# The outcome of a check by the element of its report; without one it passed.
+_OUTCOMES = (("failure", "failed"), ("error", "failed"), ("skipped", "skipped"))
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
@@ -99,9 +101,9 @@ class Subject:
 
 
 def examine(
-    subject: Subject, *, programs: Sequence[str] = (), progress: CheckProgress | None = None
+    subject: Subject, *, programs: bool = False, progress: CheckProgress | None = None
 ) -> SuiteResult:
-    """Run the suites on an image, and the modules `programs` of tests/programs.
+    """Run the suites on an image, with `programs` also tests/programs.
 
     Raises EngineError if CUDA does not work with the GPUs.
     """
@@ -113,7 +115,7 @@ def examine(
     jobs: list[Callable[[CheckProgress], SuiteResult]] = [partial(outside, subject, ())]
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
-        jobs.append(partial(inside, replace(subject, gpus=()), "programs", programs))
+        jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
     if subject.own and subject.own.checks:
         jobs.append(partial(inside, subject, _OWN, ()))
     shares, lock = [0.0] * len(jobs), Lock()
@@ -183,13 +185,8 @@ def parse_junit(text: str, prefix: str) -> SuiteResult:
         # A module that is skipped as a whole has no class.
         module = (case.get("classname") or case.get("name") or "").rpartition(".")[2]
         name = f"{prefix}/{module}/{case.get('name', '')}"
-        problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
-        skipped = case.find("skipped")
-        outcome = (
-            "failed" if problem is not None else "skipped" if skipped is not None else "passed"
-        )
-        note = problem if problem is not None else skipped
-        message = _reason(note) if note is not None else ""
+        notes = [(outcome, _reason(e)) for tag, outcome in _OUTCOMES for e in case.iter(tag)]
+        outcome, message = notes[0] if notes else ("passed", "")
         seconds = round(float(case.get("time", "0")), 3)
         checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
         for fact in case.iter("property"):
