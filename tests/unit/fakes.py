@@ -22,6 +22,7 @@ from torch_images.cli import program
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
+from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.network import Network
@@ -78,6 +79,7 @@ class FakeEngine(Engine):
 
     def __init__(self, *images: ListedImage, in_use: Sequence[str] = (), name: str = "one") -> None:
         self.images, self.name, self.in_use = list(images), name, in_use
+        self.containers: list[OurContainer] = []
 
     def id(self) -> str:
         return self.name
@@ -110,6 +112,12 @@ class FakeEngine(Engine):
             tags = [tag for tag in one.tags if tag != name]
             tags += [name] if one.id == digest else []
             self.images[at] = replace(one, tags=tuple(tags))
+
+    def own_containers(self) -> tuple[OurContainer, ...]:
+        return tuple(self.containers)
+
+    def remove_container(self, name: str) -> None:
+        self.containers = [one for one in self.containers if one.id != name]
 
     def untag(self, reference: str, *, force: bool = True) -> bool:
         left = []

@@ -165,10 +165,9 @@ def gc(options: Gc) -> verb.Result:
     before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()
     namespace = verb.namespace(verb.config(damaged_ok=True), "")
-    if not options.dry_run:
-        collector.prune_containers(run)
     built = collector.images(workspace.cache, engine, namespace)
     items = (
+        *collector.containers(engine),
         *collector.abandoned(workspace),
         *collector.leftovers(workspace, engine, now if options.images else now - collector.RUNNING),
         *(built if options.images else collector.surplus(built, before, options.keep)),

@@ -231,7 +231,7 @@ def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
 def collected(item: Item, *, done: bool) -> str:
     """A line about an item that was removed, or would be."""
     word = "removed" if done else "would remove"
-    used = "named" if item.image else "used"
+    used = "named" if item.image else "created" if item.container else "used"
     return f"{word} {item.name}, {item.size / 1e6:.1f} MB, {used} {item.used:%Y-%m-%d %H:%M}"
 
 

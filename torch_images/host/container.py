@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
 
 BLOBS = "/torch-images-blobs"  # where containers have the engine's blobs, see Engine.blobs
 LABEL = "torch-images"  # of each container that this program creates
-LIFE = "24h"  # of a container, so an older one is of a killed process
+LIFE = timedelta(days=1)  # of a container, so an older one is of a killed process
+
+
+@dataclass(frozen=True, kw_only=True)
+class OurContainer:
+    """A container that this program created."""
+
+    id: str
+    name: str
+    created: datetime
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch_images.host.container import (
     LABEL,
     LIFE,
     ExecResult,
+    OurContainer,
     RunningContainer,
     read_blob,
 )
@@ -173,6 +174,17 @@ class Engine:
                 )
         return tuple(details)
 
+    def own_containers(self) -> tuple[OurContainer, ...]:
+        """The containers that this program created, in any process."""
+        return tuple(
+            OurContainer(
+                id=each["Id"],
+                name=each["Names"][0].removeprefix("/"),
+                created=datetime.fromtimestamp(each["Created"], UTC),
+            )
+            for each in self._api.containers(all=True, filters={"label": f"{LABEL}=verify"})
+        )
+
     def remove_container(self, name: str) -> None:
         """Remove a container by name or id, if it exists."""
         with contextlib.suppress(docker.errors.NotFound):
@@ -263,7 +275,7 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError if the engine
         cannot provide the requested GPUs.
         """
-        with self._created(image, "sleep", LIFE, **options) as created:
+        with self._created(image, "sleep", f"{LIFE.total_seconds():.0f}", **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:

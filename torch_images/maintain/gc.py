@@ -20,7 +20,7 @@ from torch_images.build.plan import CANDIDATE
 from torch_images.config.image import LATEST
 from torch_images.host.buildx import Record
 from torch_images.host.cache import Part, mark
-from torch_images.host.container import LABEL, LIFE
+from torch_images.host.container import LIFE
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
@@ -43,14 +43,15 @@ _STEP = re.compile(
 class Item:
     """Something that can be removed: `size` in bytes, `used` is the time of last use.
 
-    It is a file or folder at `path`, or the image with the id `image`, or only its name `tag`, if
-    `goes` holds for the image as it is just before it is removed.
+    It is a file or folder at `path`, a `container` by its id, or the image with the id `image`, or
+    only its name `tag`, if `goes` holds for the image as it is just before it is removed.
     """
 
     name: str
     size: int
     used: datetime
     path: Path | None = None
+    container: str = ""
     image: str = ""
     tag: str = ""
     goes: Callable[[OurImage], bool] = lambda _: False
@@ -93,10 +94,14 @@ def of_image(image: OurImage, goes: Callable[[OurImage], bool], tag: str = "") -
     return Item(name=name, size=size, used=image.tagged, image=image.id, tag=tag, goes=goes)
 
 
-def prune_containers(run: Runner) -> None:
-    """Remove the ended containers of killed processes, which keep their images in use."""
-    filters = [f"--filter=label={LABEL}=verify", f"--filter=until={LIFE}"]
-    run.run(["docker", "container", "prune", "--force", *filters])
+def containers(engine: Engine) -> tuple[Item, ...]:
+    """Containers of killed processes, which keep their images in use."""
+    latest = datetime.now(UTC) - LIFE
+    return tuple(
+        Item(name=f"container {each.name}", size=0, used=each.created, container=each.id)
+        for each in engine.own_containers()
+        if each.created < latest
+    )
 
 
 def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
@@ -187,7 +192,10 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
     Looks at each image again just before: meanwhile a user may have named it, or started it.
     """
     for item in items:
-        if _untagged(item, engine) if item.image else item.path and _removed(item.path):
+        if item.container:
+            engine.remove_container(item.container)
+            yield item
+        elif _untagged(item, engine) if item.image else item.path and _removed(item.path):
             yield item
 
 
