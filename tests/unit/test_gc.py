@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
+import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from torch_images.build import built
 from torch_images.cli import verb
 from torch_images.host.buildx import cache_records
 from torch_images.host.cache import Part, keep, mark, used
-from torch_images.host.container import OurContainer
+from torch_images.host.container import OurContainer, this_process
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.scratch import scratch
@@ -291,13 +293,23 @@ def test_a_leftover_name_that_moved_to_another_image_stays(tmp_path: Path) -> No
 
 
 def test_containers_of_killed_processes_go() -> None:
-    """All live for a day at most; that of a verification sleeps."""
+    """That of a verification sleeps for good, and holds its GPUs."""
+    now, here = datetime.now(UTC), socket.gethostname()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    made = {
+        "ended": (f"{here}:{ended.pid}", now),
+        "runs": (this_process(), LONG_AGO),
+        "elsewhere": ("far:1", now),
+        "long ago": ("far:1", now - timedelta(days=2)),
+        "without": ("", LONG_AGO),
+    }
     engine = FakeEngine()
-    for hours in (23, 25):
-        created = datetime.now(UTC) - timedelta(hours=hours)
-        engine.containers.append(OurContainer(id=f"{hours}", name="x", created=created))
-    assert len(list(remove(containers(engine), engine))) == 1
-    assert [one.id for one in engine.containers] == ["23"]
+    for name, (process, created) in made.items():
+        one = OurContainer(id=name, name=name, process=process, created=created)
+        engine.containers.append(one)
+    assert len(list(remove(containers(engine), engine))) == 3
+    assert [one.id for one in engine.containers] == ["runs", "elsewhere"]
 
 
 def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ engine.py starts it.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,17 +25,35 @@ if TYPE_CHECKING:
 
 
 BLOBS = "/torch-images-blobs"  # where containers have the engine's blobs, see Engine.blobs
-LABEL = "torch-images"  # of each container that this program creates
-LIFE = timedelta(days=1)  # of a container, so an older one is of a killed process
+# The labels of each container that this program creates: that it did, and which process.
+LABEL, PROCESS = "torch-images", "torch-images.process"
+_FOREIGN = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OurContainer:
-    """A container that this program created."""
+    """A container that this program created; `process` is its host and process id."""
 
     id: str
     name: str
+    process: str
     created: datetime
+
+    def abandoned(self) -> bool:
+        """Whether its process has ended; of other machines', whether it is older than a day."""
+        host, _, number = self.process.rpartition(":")
+        if host != socket.gethostname():
+            return datetime.now(UTC) - self.created > _FOREIGN
+        try:
+            os.kill(int(number), 0)
+        except OSError as error:  # or another user's
+            return isinstance(error, ProcessLookupError)
+        return False
+
+
+def this_process() -> str:
+    """This process, as in the label PROCESS."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ from torch_images.host import tars
 from torch_images.host.container import (
     BLOBS,
     LABEL,
-    LIFE,
+    PROCESS,
     ExecResult,
     OurContainer,
     RunningContainer,
     read_blob,
+    this_process,
 )
 from torch_images.host.diagnose import FOREIGN, GPU, LOAD, diagnose, refusal
 from torch_images.host.image_info import (
@@ -180,6 +181,7 @@ class Engine:
             OurContainer(
                 id=each["Id"],
                 name=each["Names"][0].removeprefix("/"),
+                process=each["Labels"].get(PROCESS, ""),
                 created=datetime.fromtimestamp(each["Created"], UTC),
             )
             for each in self._api.containers(all=True, filters={"label": f"{LABEL}=verify"})
@@ -270,12 +272,12 @@ class Engine:
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
-        """Start a container that sleeps for LIFE; remove it at the end, also after an error.
+        """Start a container that sleeps; remove it at the end, also after an error.
 
         `options` are those of docker-py's `containers.create`. Raises EngineError if the engine
         cannot provide the requested GPUs.
         """
-        with self._created(image, "sleep", f"{LIFE.total_seconds():.0f}", **options) as created:
+        with self._created(image, "sleep", "infinity", **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -291,7 +293,7 @@ class Engine:
         Its name is known before it is created, so it cannot be left behind at any moment.
         """
         name = f"torch-images-{secrets.token_hex(8)}"
-        options |= {"name": name, "labels": {LABEL: "verify"}}
+        options |= {"name": name, "labels": {LABEL: "verify", PROCESS: this_process()}}
         with ending(lambda: self.remove_container(name)):
             try:
                 yield self._client.containers.create(image, list(command), **options)

@@ -20,7 +20,6 @@ from torch_images.build.plan import CANDIDATE
 from torch_images.config.image import LATEST
 from torch_images.host.buildx import Record
 from torch_images.host.cache import Part, mark
-from torch_images.host.container import LIFE
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
@@ -95,12 +94,11 @@ def of_image(image: OurImage, goes: Callable[[OurImage], bool], tag: str = "") -
 
 
 def containers(engine: Engine) -> tuple[Item, ...]:
-    """Containers of killed processes, which keep their images in use."""
-    latest = datetime.now(UTC) - LIFE
+    """Containers of killed processes: that of a `verify` sleeps for good, perhaps with a GPU."""
     return tuple(
         Item(name=f"container {each.name}", size=0, used=each.created, container=each.id)
         for each in engine.own_containers()
-        if each.created < latest
+        if each.abandoned()
     )
 
 
