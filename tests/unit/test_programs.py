@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import workspace_of
-from torch_images.host.cache import write
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, ARM64, Platform
-from torch_images.verify.programs import records
+from torch_images.verify.programs import Records
 
-# What may change, and whether the programs then run again.
+# A module of the Python of images, and one that starts programs as a container does.
+PRECISION, START = "test_precision.py", "test_start.py"
 FILES = {
-    "tests/programs/test_start.py": True,
-    "tests/container/processes.py": True,
-    "tests/container/test_arch.py": False,
-    "scripts/bench/cases.py": True,
-    "scripts/image/runtime/start.py": True,
-    "scripts/image/commands/torch-entrypoint": True,
-    "scripts/image/finish/write-sbom": False,
+    f"tests/programs/{PRECISION}": "",
+    f"tests/programs/{START}": 'command = expected["entrypoint"]',
+    "tests/container/processes.py": "",
+    "tests/container/test_arch.py": "",
+    "scripts/bench/cases.py": "",
+    "scripts/image/runtime/_torch_images/after_torch.py": "",
+    "scripts/image/runtime/start.py": "",
+    "scripts/image/commands/torch-entrypoint": "",
 }
 CLAIM: dict[str, Any] = {
     "torch": "2.14.1+cu130",
@@ -38,18 +39,25 @@ ON_ARM64 = {**CLAIM, "platform": "linux/arm64"}
 
 @pytest.fixture
 def space(tmp_path: Path) -> Workspace:
-    for name in FILES:
+    for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text(text)
     return workspace_of(tmp_path, tmp_path / "cache")
 
 
+def missing(
+    space: Workspace, claim: Mapping[str, Any] = CLAIM, machine: Platform = AMD64
+) -> set[str]:
+    return {*Records(space, claim, machine).missing()}
+
+
 def exists(space: Workspace, claim: Mapping[str, Any] = CLAIM, machine: Platform = AMD64) -> bool:
-    return any(path.exists() for path in records(space, claim, machine))
+    return not missing(space, claim, machine)
 
 
 def keep(space: Workspace, claim: Mapping[str, Any] = CLAIM, machine: Platform = AMD64) -> None:
-    write(records(space, claim, machine)[0], "sha256:1")
+    for module in (PRECISION, START):
+        Records(space, claim, machine).keep(module, "sha256:1")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +94,30 @@ def test_record_is_missing_for_another_torch_or_python(
     assert not exists(space, {**CLAIM, **change})
 
 
-@pytest.mark.parametrize(("name", "again"), FILES.items())
-def test_record_is_missing_after_a_change_of_what_runs(
-    space: Workspace, name: str, again: bool
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        (f"tests/programs/{PRECISION}", {PRECISION}),
+        ("tests/container/processes.py", {PRECISION, START}),
+        ("tests/container/test_arch.py", set()),
+        ("scripts/bench/cases.py", {PRECISION, START}),
+        ("scripts/image/runtime/_torch_images/after_torch.py", {PRECISION, START}),
+        ("scripts/image/runtime/start.py", {START}),
+        ("scripts/image/commands/torch-entrypoint", {START}),
+    ],
+)
+def test_record_is_missing_after_a_change_of_what_a_module_runs(
+    space: Workspace, name: str, modules: set[str]
 ) -> None:
     """Checks that each image passes by itself are no part of it."""
     keep(space)
-    (space.root / name).write_text("changed")
-    assert exists(space) != again
+    (space.root / name).write_text("changed: entrypoint")
+    assert missing(space) == modules
+
+
+def test_record_is_of_one_module(space: Workspace) -> None:
+    Records(space, CLAIM, AMD64).keep(START, "sha256:1")
+    assert missing(space) == {PRECISION}
 
 
 def test_record_of_a_processor_counts_for_an_emulator(space: Workspace) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -166,8 +166,8 @@ def test_programs_run_until_they_pass(
     runs: list[bool] = []
     outcomes = ["failed", "passed", "failed"]
 
-    def examine(_: Subject, *, programs: bool, **__: object) -> SuiteResult:
-        runs.append(programs)
+    def examine(_: Subject, *, programs: Sequence[str], **__: object) -> SuiteResult:
+        runs.append("test_start.py" in programs)
         check = Check(name="programs/test_start/test_x", outcome=outcomes.pop(0), seconds=1.0)
         return SuiteResult(checks=(check,), observed={}, processor_seconds=1000.0)
 

@@ -101,9 +101,9 @@ class Subject:
 
 
 def examine(
-    subject: Subject, *, programs: bool = False, progress: CheckProgress | None = None
+    subject: Subject, *, programs: Sequence[str] = (), progress: CheckProgress | None = None
 ) -> SuiteResult:
-    """Run the suites on an image, with `programs` also tests/programs.
+    """Run the suites on an image, and the modules `programs` of tests/programs.
 
     Raises EngineError if CUDA does not work with the GPUs.
     """
@@ -115,7 +115,7 @@ def examine(
     jobs: list[Callable[[CheckProgress], SuiteResult]] = [partial(outside, subject, ())]
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
-        jobs.append(partial(inside, replace(subject, gpus=()), "programs", ()))
+        jobs.append(partial(inside, replace(subject, gpus=()), "programs", programs))
     if subject.own and subject.own.checks:
         jobs.append(partial(inside, subject, _OWN, ()))
     shares, lock = [0.0] * len(jobs), Lock()

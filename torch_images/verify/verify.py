@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,12 +24,12 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import ENTRYPOINT, WORKSPACE, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
-from torch_images.host import cache, outputs
+from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
 from torch_images.locks.requirements import package_name
-from torch_images.verify.programs import records
+from torch_images.verify.programs import Records
 from torch_images.verify.suites import Check, Subject, examine, files_hash, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
 
@@ -144,14 +145,13 @@ def verify(
     expected = claim(job.config, plan)
     suite = suite_hash(workspace.root, expected)
     path = report_path(workspace, info.id)
-    if reuse and not fresh and (old := read_report(path)) and old.passed and old.suite == suite:
-        return old
+    if reuse and not fresh and (kept := read_report(path)) and kept.passed and kept.suite == suite:
+        return kept
     machine = engine.platform()
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    kept = records(workspace, expected, machine)
-    programs = not any(cache.used(path) for path in kept if path.exists())
+    records = Records(workspace, expected, machine)
     subject = Subject(
         job=job,
         info=info,
@@ -162,13 +162,17 @@ def verify(
         own=plan.spec.own,
     )
     with job.shown.checks() as progress:
-        result = examine(subject, programs=programs, progress=progress)
+        result = examine(subject, programs=records.missing(), progress=progress)
     outcomes = {check.name: check.outcome for check in result.checks}
     if outcomes.get(CHECK) == "passed":
         subject.unchanged.passed(info.id)
-    ran = [outcome for name, outcome in outcomes.items() if name.startswith("programs/")]
-    if ran and "failed" not in ran:
-        cache.write(kept[0], f"{info.id}\n")
+    programs = defaultdict[str, set[str]](set)
+    for name, outcome in outcomes.items():
+        if name.startswith("programs/"):
+            programs[f"{name.split('/')[1]}.py"].add(outcome)
+    for module, results in programs.items():
+        if "failed" not in results:
+            records.keep(module, info.id)
     report = VerifyReport(
         digest=info.id,
         id=plan.spec.id,
