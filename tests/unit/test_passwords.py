@@ -204,14 +204,10 @@ def test_a_mirrors_password_is_taken_from_the_environment_and_out_of_the_command
 
 
 def test_reproduce_refuses_a_repository_with_a_password(root: Path) -> None:
-    done = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
-    assert done.stderr.startswith("error: --repository is not a URL; correct it")
     done = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: --repository has a user or a password, which all users of this machine can see; "
-        "leave it to git's credential helpers\n"
-    )
+    assert "--repository has a user or a password" in done.stderr
+    assert WORD not in done.stderr
 
 
 def test_apt_auth_file_is_private(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def build(options: Build) -> verb.Result | None:
         obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, Runner(), obtain=obtain) for i in images)
     if options.dry_run:
-        planned = report.planned(config, images, how, workspace, measure())
+        planned = report.planned(config, images, how, workspace)
         return verb.Result(data=planned, text=report.plan(planned))
     bootstraps = must_bootstrap(images, workspace, how)
     engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in specs])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch_images.build.plan import identities
 from torch_images.cli import report, verb
-from torch_images.cli.options import Options, flag, one_of, option
+from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for, side_by_side
 from torch_images.config import edit
 from torch_images.config.load import load_config
@@ -38,7 +38,7 @@ class Lock(Options):
     all: bool = flag("every lock", needs="renew")
     check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "torch: add its newer releases to images.yaml, and their locks", type=one_of("torch")
+        "torch: add its newer releases to images.yaml, and their locks", choices=("torch",)
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
     json: bool = flag("print every input as JSON", needs="check")

@@ -186,18 +186,6 @@ def mirrors() -> tuple[str, ...]:
     return chosen
 
 
-def check_no_user(option: str, url: str, hint: str) -> None:
-    """Raise UsageError if a URL on the command line has a user or a password."""
-    from torch_images.host.network import check_url, split_user
-
-    if "://" in url:
-        check_url(option, url)
-    if any(split_user(url)[1:]):
-        raise UsageError(
-            f"{option} has a user or a password, which all users of this machine can see", hint
-        )
-
-
 def namespace(config: Config, named: str) -> str:
     """Registry and owner: from the command line, else TORCH_IMAGES_REGISTRY, else images.yaml."""
     from torch_images.publish import tag_rules
@@ -311,20 +299,10 @@ def _bar(what: str, **form: Any) -> Iterator[Callable[[float, float], None]]:
 
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
-    """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
-    began = last = time.monotonic()
+    """Shows the share of checks that are done, from 0 to 1: a bar on a terminal."""
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
     with _bar("verifying", bar_format=form) as bar:
-
-        def show(share: float) -> None:
-            nonlocal last
-            bar(share, 1.0)
-            now = time.monotonic()
-            if not sys.stderr.isatty() and now - last >= _QUIET and share < 1:
-                last = now
-                say(f"{share:.0%} of the checks are done after {now - began:.0f} s")
-
-        yield show
+        yield lambda share: bar(share, 1.0)
 
 
 @contextlib.contextmanager

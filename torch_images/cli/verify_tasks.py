@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -84,7 +85,11 @@ class Reproduce(Json):
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
 def reproduce(options: Reproduce) -> verb.Result:
     """Rebuild an image from nothing and compare the two."""
-    verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
+    if re.search("://[^/]*@", options.repository):
+        raise UsageError(
+            "--repository has a user or a password, which all users of this machine can see",
+            "leave it to git's credential helpers",
+        )
     config, engine = verb.config(), verb.engine(bootstraps=True)
     image = find(config, options.image, engine)
     if has_host(image) and engine.digest(image) is None:
