@@ -68,10 +68,8 @@ def check_standalone(image: LockedImage) -> None:
 def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     """Write the standalone folder of an image. Returns the image as it is in the folder.
 
-    It uses no engine. Raises UsageError as `check_standalone` does and for a folder that is not
-    ours, and as `Preparer` does.
+    It uses no engine. Raises UsageError for a folder that is not ours, and as `Preparer` does.
     """
-    check_standalone(image)
     preparer = Preparer(job)
     with outputs.filling(folder) as new:
         preparer.first([image])
