@@ -1,7 +1,7 @@
 """Reports and comparisons of what scripts/bench measured.
 
     python scripts/bench_report/bench_program.py write RESULT FOLDER [REFERENCE ...]
-    python scripts/bench_report/bench_program.py compare FIRST SECOND [--json]
+    python scripts/bench_report/bench_program.py compare FIRST SECOND
 
 `write` puts README.md and plots into a folder.
 """
@@ -9,9 +9,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from bench_results import read
@@ -29,13 +27,12 @@ def main() -> None:
     compare = commands.add_parser("compare")
     compare.add_argument("first", type=Path)
     compare.add_argument("second", type=Path)
-    compare.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
         if options.command == "write":
             _write(options.result, options.folder, options.references)
         else:
-            _compare(options.first, options.second, as_json=options.json)
+            _compare(options.first, options.second)
     except TorchImagesError as error:
         sys.exit(str(error))
 
@@ -49,13 +46,11 @@ def _write(path: Path, folder: Path, references: list[Path]) -> None:
     (folder / "README.md").write_text(text)
 
 
-def _compare(first: Path, second: Path, *, as_json: bool) -> None:
+def _compare(first: Path, second: Path) -> None:
     from bench_compare import compare, compared
 
     a, b = read(first), read(second)
-    differences = compare(a, b)
-    rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
-    print(json.dumps(rows, indent=2) if as_json else compared(a, b, differences))
+    print(compared(a, b, compare(a, b)))
 
 
 if __name__ == "__main__":

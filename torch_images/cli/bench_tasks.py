@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from torch_images.cli import verb
-from torch_images.cli.options import GPUS, Image, Json, option, word
+from torch_images.cli.options import GPUS, Image, Options, option, word
 from torch_images.errors import CommandError, EngineError, TorchImagesError, UsageError
 from torch_images.host import outputs
 from torch_images.host.container import RunningContainer
@@ -72,7 +71,7 @@ def bench(options: Bench) -> verb.Result:
     return verb.Result(text=f"{folder / REPORT} was written")
 
 
-class BenchCompare(Json):
+class BenchCompare(Options):
     first: str = word("result of a benchmark, or rtx5090 or h100 for the reference results")
     second: str = word("the result to compare it with")
 
@@ -82,10 +81,7 @@ def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results; mark significant differences."""
     _need("scipy")
     paths = [str(_path(word)) for word in (options.first, options.second)]
-    printed = _reporter("compare", *paths, *(["--json"] if options.json else []))
-    if options.json:
-        return verb.Result(data={"cases": json.loads(printed)}, text="")
-    return verb.Result(text=printed.rstrip("\n"))
+    return verb.Result(text=_reporter("compare", *paths).rstrip("\n"))
 
 
 def _need(package: str) -> None:

@@ -52,7 +52,7 @@ def lock(options: Lock) -> verb.Result | None:
     It writes all of them, or none if one fails. In the folder of your own
     image it writes torch-images.lock.
     """
-    if verb.config(damaged_ok=True).own:
+    if verb.config().own:
         from torch_images.cli.own_tasks import lock_own
 
         if given := [name for name in _PROJECTS if getattr(options, name)]:
@@ -97,7 +97,7 @@ def _write(
     First prints which images of the catalogue change. `plans` are changes to images.yaml, `notes`
     are for a reviewer. With `plans`, removes the locks that the catalogue does not need any more.
     """
-    before, workspace, path = verb.config(damaged_ok=True), verb.workspace(), config_file(verb.ROOT)
+    before, workspace, path = verb.config(), verb.workspace(), config_file(verb.ROOT)
     old = text = path.read_text(encoding="utf-8")
     for one in plans:
         text = edit.with_releases(text, one.cuda, one.releases)
@@ -107,9 +107,9 @@ def _write(
         edited.write_text(text, encoding="utf-8")
         loaded = load_config(edited)
 
-        config = with_facts(loaded, new.folder, damaged_ok=True)
+        config = with_facts(loaded, new.folder)
         lines = resolve_all(choose(config, new.folder), new.folder)
-        after = with_facts(loaded, new.folder, damaged_ok=True)
+        after = with_facts(loaded, new.folder)
         if plans:
             gone = {item.path(new.folder) for item in inputs(before)}
             gone -= {item.path(new.folder) for item in inputs(after)}
@@ -159,7 +159,7 @@ def _check(options: Lock) -> verb.Result:
 
 
 def _upgrade(options: Lock) -> verb.Result:
-    current = verb.config(damaged_ok=True)
+    current = verb.config()
     plans, notes = _plans(current)
     if options.dry_run or not plans:
         lines = [*(one.sentence for one in plans), *notes]

@@ -164,7 +164,7 @@ def gc(options: Gc) -> verb.Result:
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()
-    namespace = verb.namespace(verb.config(damaged_ok=True), "")
+    namespace = verb.namespace(verb.config(), "")
     built = collector.images(workspace.cache, engine, namespace)
     items = (
         *collector.containers(engine),

@@ -98,21 +98,20 @@ def verb(options: type[T], *, example: str) -> Callable[[Callable[[T], Result | 
     return decorate
 
 
-def config(*, damaged_ok: bool = False) -> Config:
+def config() -> Config:
     """All of images.yaml, or of the file that --config names, with the facts of the locks.
 
-    Raises ConfigError, and LockError for damaged facts unless `damaged_ok`.
+    Raises ConfigError.
     """
-    return _with_own(catalogue(damaged_ok=damaged_ok))
+    return _with_own(catalogue())
 
 
-def catalogue(*, damaged_ok: bool = False) -> Config:
+def catalogue() -> Config:
     """As `config`, without the image of the user's own project."""
     from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
-    loaded = load_config(project.config_file(ROOT))
-    return with_facts(loaded, project.locks_folder(ROOT), damaged_ok=damaged_ok)
+    return with_facts(load_config(project.config_file(ROOT)), project.locks_folder(ROOT))
 
 
 def _with_own(config: Config) -> Config:

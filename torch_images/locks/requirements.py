@@ -159,14 +159,8 @@ def package_name(own: Own) -> str:
 def _requirement(line: str, place: str) -> Requirement:
     if line.startswith("-") and not _PATH.fullmatch(line):
         option = line.split("=", maxsplit=1)[0].split(maxsplit=1)[0]
-        index = option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
-        raise LockError(
-            f"{place}: {option} cannot be locked",
-            "leave it out: torch comes with the image; name an index that has all other packages "
-            "in UV_DEFAULT_INDEX"
-            if index
-            else "leave it out",
-        )
+        hint = "leave it out; name an index that has all packages but torch in UV_DEFAULT_INDEX"
+        raise LockError(f"{place}: {option} cannot be locked", hint)
     try:
         one = Requirement(line)
     except InvalidRequirement as error:
