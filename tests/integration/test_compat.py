@@ -247,13 +247,8 @@ def test_ten_starts_of_a_slow_host_choose_alike(
     row = next(row for row in TABLE if row.id == "570 data centre")
     options, choices = container(row, stubs), set()
     for turn in range(10):
-        delay = {"STUB_DELAY": str(turn / 10)}
-        environment = {**options["environment"], **delay}
-        choices.add(
-            engine.run(
-                REFERENCE, "-c", script(row), **{**options, "environment": environment}
-            ).output
-        )
+        options["environment"] = {**options["environment"], "STUB_DELAY": str(turn / 10)}
+        choices.add(engine.run(REFERENCE, "-c", script(row), **options).output)
     assert len(choices) == 1
     assert "the compat library" in choices.pop()
 

@@ -308,6 +308,3 @@ def test_find_sends_no_password_to_another_index() -> None:
                 assert client.find(wheel("torch", index=f"{url}/other")) is None
     assert sent["/main/torch/"]
     assert sent["/other/torch/"] is None
-
-
-# Builds.
