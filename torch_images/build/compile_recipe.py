@@ -13,6 +13,19 @@ from torch_images.locks.image_lock import ImageLock
 CUDA_HOME = "/usr/local/cuda"  # in compile stages, whatever the variant's is
 LAUNCHER = "/run/source/compile"
 WORK = "/src"
+# What a recipe has where its wheel needs nothing else.
+_PLAIN: dict[str, Any] = {
+    "features": [],
+    "needs": {},
+    "options": [],
+    "environment": {},
+    "archives": {},
+    "programs": {},
+    "headers": [],
+    "tools": [],
+    "keeps_commit": False,
+    "searches": True,
+}
 
 
 def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
@@ -55,21 +68,14 @@ def _extra(spec: ImageSpec, extra: Extra) -> dict[str, Any]:
         "cuda": spec.cuda.version,
         "cuda_home": CUDA_HOME,
         "arches": ";".join(arches),
-        "features": [],
-        "needs": {},
-        "options": [],
+        **_PLAIN,
         "environment": {
             **dict(extra.options),
             "CUDA_HOME": CUDA_HOME,
             "GENCODE": gencode,
             "TORCH_CUDA_ARCH_LIST": ";".join(arches),
         },
-        "archives": {},
-        "programs": {},
-        "headers": [],
         "tools": list(_programs(spec)),
-        "keeps_commit": False,
-        "searches": True,
     }
 
 
@@ -101,6 +107,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     switches = flags(spec.source, spec.features)
     options = dict(spec.source.torch_options)
     return {
+        **_PLAIN,
         "features": list(spec.features),
         "needs": {
             f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
@@ -126,12 +133,8 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             "CUDNN_LIB_DIR": f"{CUDA_HOME}/lib64",
             "CUDNN_INCLUDE_DIR": f"{CUDA_HOME}/include",
         },
-        "archives": {},
-        "programs": {},
-        "headers": [],
         "tools": list(_programs(spec)),
         "keeps_commit": True,
-        "searches": True,
     }
 
 
@@ -143,8 +146,7 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     toolkit, published = _programs(spec)
     archives = {a.name: a.filename for a in lock.sources.archives}
     return {
-        "features": [],
-        "needs": {},
+        **_PLAIN,
         "options": sorted(options),
         # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Paths
         # of NVIDIA's tools are not set: an offline build leaves the tools out.
@@ -175,7 +177,5 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             f"{CUDA_HOME}/include",
             f"{published.removesuffix('/bin')}/include",
         ],
-        "tools": [],
-        "keeps_commit": False,  # it is in the version's suffix
         "searches": False,
     }

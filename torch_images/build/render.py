@@ -30,6 +30,7 @@ from torch_images.locks.constraints import (
 )
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock, requirements_text
 from torch_images.oci.layout import BASE_RECIPE
 from torch_images.platforms import AMD64, Platform
@@ -187,11 +188,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "toolkit": {
             "archives": bool(lock.toolkit),
             "contents": f"nvcc and the libraries of CUDA {spec.cuda.version} as one folder, "
-            + (
-                f"{len(lock.toolkit.archives)} archives, {_text_of(lock, lock.toolkit.name)}"
-                if lock.toolkit
-                else "from the wheels above."
-            ),
+            + (_archives(lock, lock.toolkit) if lock.toolkit else "from the wheels above."),
         },
         "compat": {
             "contents": f"NVIDIA's driver libraries {lock.compat_version}, for hosts whose own are "
@@ -246,9 +243,11 @@ def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str
 
 
 def _packages(lock: ImageLock, debs: DebLock | None) -> str:
-    if not debs or not debs.debs:
-        return ""
-    return f"{len(debs.debs)} packages, {_text_of(lock, debs.name)}"
+    return f"{len(debs.debs)} packages, {_text_of(lock, debs.name)}" if debs else ""
+
+
+def _archives(lock: ImageLock, archives: SourceLock) -> str:
+    return f"{len(archives.archives)} archives, {_text_of(lock, archives.name)}"
 
 
 def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[str, str]:
@@ -268,10 +267,10 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     """The variables of a variant's additions; None for a variant that adds nothing."""
     if not spec.variant.adds:
         return None
-    wheels = lock.extra_wheels
+    debs, wheels = lock.extra_debs, lock.extra_wheels
     return {
         "description": spec.variant.description,
-        "packages": _packages(lock, lock.extra_debs),
+        "packages": _packages(lock, debs) if debs and debs.debs else "",
         "wheels": _wheels(lock, "variant", "What the variant adds", wheels)
         if wheels and wheels.wheels
         else None,
@@ -291,9 +290,9 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
 
 
 def _own(own: Own, lock: ImageLock) -> dict[str, Any]:
-    wheels, build = lock.own_wheels, lock.own_build
+    debs, wheels, build = lock.own_debs, lock.own_wheels, lock.own_build
     return {
-        "packages": _packages(lock, lock.own_debs),
+        "packages": _packages(lock, debs) if debs and debs.debs else "",
         "wheels": _wheels(lock, "own", "What the project requires", wheels)
         if wheels and wheels.wheels
         else None,
