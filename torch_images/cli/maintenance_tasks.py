@@ -14,8 +14,7 @@ from torch_images.build.built import forget
 from torch_images.cli import report, verb
 from torch_images.cli.called import as_called, red
 from torch_images.cli.options import DryRun, Json, Options, flag, option, seconds, size
-from torch_images.cli.tables import PAGES, fill, tables
-from torch_images.errors import TorchImagesError, UsageError
+from torch_images.errors import TorchImagesError
 from torch_images.host.runner import Runner
 from torch_images.maintain import gc as collector
 
@@ -115,21 +114,11 @@ class Docs(Options):
 
 
 @verb.verb(Docs, example="docs --check")
-def docs(options: Docs) -> verb.Result:
+def docs(options: Docs) -> None:
     """Write the tables of images.yaml in README.md and docs."""
     verb.require_clone("docs")
-    parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
-    lines = []
-    for name in PAGES:
-        page = verb.ROOT / name
-        text = page.read_text()
-        filled = fill(text, parts)
-        if options.check and filled != text:
-            raise UsageError(f"{name} is out of step with images.yaml", "run `invoke docs`")
-        if filled != text:
-            page.write_text(filled)
-        lines.append(f"{name} is up to date" if filled == text else f"{name} was written")
-    return verb.Result(text="\n".join(lines))
+    words = ["--check"] if options.check else []
+    _run("scripts/docs/docs_tables.py", *words, env={"PYTHONPATH": str(verb.ROOT)})
 
 
 def _shell_scripts() -> list[str]:
