@@ -40,10 +40,8 @@ def facts_request(config: Config, image: str) -> FactsRequest:
 
 
 def test_inputs_of_an_unlisted_image_pin_its_companions(config: Config) -> None:
-    requests = {
-        item.name: item.request for item in inputs(config, "cu128-torch2.10.0-bookworm-pod")
-    }
-    assert "torchvision==0.25.0" in requests["wheel-cu128-torch2.10.0-py311-pod"]
+    [wheels] = inputs(config, "wheel-cu128-torch2.10.0-py311-pod")
+    assert "torchvision==0.25.0" in wheels.request
 
 
 def locked(folder: Path, lock: FactsLock) -> None:

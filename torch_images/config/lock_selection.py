@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from torch_images.config.choose import choose_id
+from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
@@ -16,7 +18,7 @@ from torch_images.config.lock_requests import (
     locked_images,
     tool_input,
 )
-from torch_images.config.types import Config
+from torch_images.config.types import AXES, Config
 from torch_images.errors import UsageError, suggest
 
 
@@ -32,9 +34,9 @@ def choose_locks(
 ) -> tuple[dict[str, LockRequest], dict[str, LockRequest]]:
     """The locks that a pattern names by their own names, and those of images that it names.
 
-    The pattern has globs of the names of kept locks, and identifiers of images, in the catalogue or
-    not, separated by commas. Raises UsageError for one that nothing matches, and as `choose_id`
-    does.
+    The pattern has globs of the names of kept locks, identifiers of images, in the catalogue or
+    not, and whole names of such an image's locks, separated by commas. Raises UsageError if nothing
+    matches, and as `choose_id` does.
     """
     requests = _requests(config, locked_images(config))
     tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
@@ -47,13 +49,26 @@ def choose_locks(
         elif word.partition("-")[0] in [cuda.short for cuda in config.cudas]:
             of_images |= _requests(config, [choose_id(config, word)])
         else:
-            near = suggest(word, sorted(requests))
-            raise UsageError(f"no lock matches '{word}'", f"{near}; or give an image's identifier")
+            named |= _of_name(config, word)
+    if not named and not of_images:
+        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
     return named, of_images
 
 
 def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequest]:
     return {item.name: item for spec in images for item in image_inputs(config, spec)}
+
+
+def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
+    """A lock of an image outside the catalogue, by the lock's name; {} if no image has it."""
+    names = {axis: config.names(axis) for axis in AXES if axis != "arch"}
+    names["torch"] += ("",)  # of a compiled source
+    for values in itertools.product(*names.values()):
+        with contextlib.suppress(UsageError):
+            spec = choose(config, **dict(zip(names, values, strict=True)))
+            if request := _requests(config, [spec]).get(name):
+                return {name: request}
+    return {}
 
 
 def steps(items: Sequence[LockRequest]) -> tuple[tuple[LockRequest, ...], ...]:
