@@ -9,6 +9,7 @@ from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Source
 from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.sources import LockedTree
 
 CUDA_HOME = "/usr/local/cuda"  # in compile stages, whatever the variant's is
 LAUNCHER = "/run/source/compile"
@@ -38,7 +39,7 @@ def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[
             "cuda": spec.cuda.version,
             "cuda_home": CUDA_HOME,
             "arches": ";".join(spec.arches),
-            **make[tree.name](spec, lock),
+            **make[tree.name](spec, lock, tree),
         }
         for tree in lock.trees
     }
@@ -103,7 +104,7 @@ def _programs(spec: ImageSpec) -> tuple[str, str]:
     return f"{CUDA_HOME}/bin", f"{site}/{backend}/bin"
 
 
-def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
+def _torch(spec: ImageSpec, lock: ImageLock, tree: LockedTree) -> dict[str, Any]:
     switches = flags(spec.source, spec.features)
     options = dict(spec.source.torch_options)
     return {
@@ -122,7 +123,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             **options,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
             **({"TORCH_NVCC_FLAGS": spec.cuda.nvcc_flags} if spec.cuda.nvcc_flags else {}),
-            "PYTORCH_BUILD_VERSION": lock.compiled["torch"],
+            "PYTORCH_BUILD_VERSION": lock.compiled[tree.name],
             "PYTORCH_BUILD_NUMBER": "1",  # required with a version; shown from 2 on
             "USE_CCACHE": "0",  # it would replace the launchers
             # The wheels of MKL are there.
@@ -138,13 +139,11 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     }
 
 
-def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
-    assert lock.sources
-    tree = lock.sources.tree("triton")
+def _triton(spec: ImageSpec, lock: ImageLock, tree: LockedTree) -> dict[str, Any]:
     options = dict(spec.source.triton_options)
     backend = "triton/backends/nvidia"
     toolkit, published = _programs(spec)
-    archives = {a.name: a.filename for a in lock.sources.archives}
+    archives = {a.name: a.filename for a in lock.sources.archives} if lock.sources else {}
     return {
         **_PLAIN,
         "options": sorted(options),

@@ -23,9 +23,6 @@ class Test(Options):
     all: bool = flag("also the tests that are too slow for every change")
     fast: bool = flag("only lint, types and unit tests: no Docker")
     golden: bool = flag("write tests/golden anew: the texts that people read")
-    real_source: bool = flag(
-        "only the test that compiles all of PyTorch: hours, unless it was compiled before"
-    )
 
 
 @verb.verb(Test, example="test --fast")
@@ -35,10 +32,6 @@ def test(options: Test) -> None:
     if options.golden:
         shutil.rmtree(verb.ROOT / "tests/golden", ignore_errors=True)
         _run("-m", "pytest", "tests/unit", "--golden")
-        return
-    if options.real_source:
-        verb.engine(bootstraps=True)
-        _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
         return
     scripts = ["inv", ".ci/run", *_shell_scripts()]
     _run("-m", "ruff", "check", ".")
