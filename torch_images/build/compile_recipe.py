@@ -8,6 +8,7 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Source
+from torch_images.layers.plan import removals_of
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import LockedTree
 
@@ -45,11 +46,7 @@ def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[
     }
     extras = {extra.package: extra for extra in config.extras if extra.source}
     compiled |= {sdist.name: _extra(spec, extras[sdist.name]) for sdist in lock.sdists}
-    applied = [
-        r
-        for r in config.removals
-        if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
-    ]
+    applied = removals_of(config, spec)
     for name, recipe in compiled.items():
         recipe["removals"] = {
             "files": [glob for r in applied if name in r.wheels for glob in r.files],

@@ -36,7 +36,7 @@ from torch_images.fetch.bootstrap import PATH
 from torch_images.fetch.tools import install_tools
 from torch_images.host import outputs
 from torch_images.inside.times import EPOCH
-from torch_images.layers.plan import LayerPlan, layer_plans
+from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.locks.wheels import requirements_text
 from torch_images.oci.layout import layout_layers
 from torch_images.platforms import AMD64
@@ -93,7 +93,7 @@ def render_standalone(
 
     `root` is the project's folder, with docker/ and scripts/.
     """
-    plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
+    plans = all_plans(config, image.spec, image.lock)
     layers = {f"{number:02}": plan for number, plan in enumerate(plans, 1)}  # by their folders
     listed = supplies(image.lock)
     tools = Supply(

@@ -25,10 +25,10 @@ from torch_images.host import outputs
 from torch_images.host.scratch import scratch
 from torch_images.locks.draft import draft
 from torch_images.locks.image_lock import ImageLock, image_lock
-from torch_images.locks.own import OwnLock, changes, read, version
+from torch_images.locks.own import OwnLock, changes, read
 from torch_images.locks.requested import lacks
 from torch_images.locks.requirements import PYLOCK, UV_LOCK, request
-from torch_images.project import own_folder
+from torch_images.project import own_folder, version
 
 _FILES = (UV_LOCK, PYLOCK, "requirements.txt", table.SHARED)
 
