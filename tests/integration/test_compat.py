@@ -136,11 +136,8 @@ def with_compat(
 def test_the_package_is_locked_as_apt_finds_it(with_compat: CompatProject) -> None:
     lock = read(DebLock, with_compat.folder / "locks" / "compat-cu130.json")
     [deb] = lock.debs
-    assert (deb.name, deb.version, deb.archive) == (
-        "cuda-compat-13-0",
-        f"{DRIVER}-1",
-        "nvidia-cuda",
-    )
+    expected = ("cuda-compat-13-0", f"{DRIVER}-1", "nvidia-cuda")
+    assert (deb.name, deb.version, deb.archive) == expected
     assert deb.path == f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
     check = invoke("lock", "--check", "--select", "compat-cu130", cwd=with_compat.folder)
     assert (check.returncode, check.stdout) == (0, "compat-cu130: 1 unchanged\n"), check.stderr

@@ -97,12 +97,6 @@ def example(locked: Project, tmp_path_factory: pytest.TempPathFactory) -> OwnLoc
     return read(created.config.own)
 
 
-def test_lock_is_read_as_it_was_written(example: OwnLock, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(TABLE)
-    (tmp_path / LOCK).write_text(example.text())
-    assert read(load(tmp_path / FILE)) == example
-
-
 @given(st.data())
 def test_damaged_lock_is_refused(
     example: OwnLock, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
