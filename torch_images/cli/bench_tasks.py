@@ -19,7 +19,6 @@ from torch_images.host.runner import Runner
 from torch_images.project import PACKAGE
 from torch_images.verify.identify import identify
 
-REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
 _INSIDE = "/run/result.json"  # written by the benchmark in the container
 
@@ -67,7 +66,10 @@ def bench(options: Bench) -> verb.Result:
             if isinstance(error, CommandError):
                 raise TorchImagesError("the benchmark failed, see above") from None
             raise
-        _write(container.read(_INSIDE), folder)
+        result = container.read(_INSIDE)
+    with outputs.filling(folder) as new:
+        (new / RESULT).write_bytes(result)
+        _reporter("write", str(new / RESULT), str(new))
     return verb.Result(text=f"{folder / REPORT} was written")
 
 
@@ -80,8 +82,7 @@ class BenchCompare(Options):
 def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results; mark significant differences."""
     _need("scipy")
-    paths = [str(_path(word)) for word in (options.first, options.second)]
-    return verb.Result(text=_reporter("compare", *paths).rstrip("\n"))
+    return verb.Result(text=_reporter("compare", options.first, options.second).rstrip("\n"))
 
 
 def _need(package: str) -> None:
@@ -100,23 +101,6 @@ def _keep_part(container: RunningContainer) -> None:
         target = Path(tempfile.mkdtemp(prefix="torch-images-bench-"), RESULT)
         target.write_bytes(partial)
         verb.say(f"the results so far are in {target}")
-
-
-def _path(word: str) -> Path:
-    """A result by path, or reference data by name."""
-    reference = REFERENCE / f"{word}.json"
-    return reference if reference.is_file() else Path(word)
-
-
-def _write(result: bytes, folder: Path) -> None:
-    """Write a result, its report and plots beside the references.
-
-    Raises UsageError if the folder holds other files, see host/outputs.py.
-    """
-    references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
-    with outputs.filling(folder) as new:
-        (new / RESULT).write_bytes(result)
-        _reporter("write", str(new / RESULT), str(new), *references)
 
 
 def _reporter(*words: str) -> str:
