@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,12 @@ LEDGER = Path("docs", "ledger.csv")
 def project_root() -> Path:
     """The folder with images.yaml, docker/, scripts/: the clone, else its copy in the package."""
     return PACKED if PACKED.is_dir() else PACKAGE.parent
+
+
+def version() -> str:
+    """The version of torch-images."""
+    text = (project_root() / "pyproject.toml").read_text(encoding="utf-8")
+    return str(tomllib.loads(text)["project"]["version"])
 
 
 def is_clone(root: Path) -> bool:

@@ -297,18 +297,6 @@ def registry_program(folder: Path) -> Path:
     return unpacked(folder, "docker-registry") / "usr" / "bin" / "docker-registry"
 
 
-def compose_command(folder: Path) -> list[str]:
-    """Docker Compose 2: this machine's, or else Debian's, unpacked into a folder."""
-    installed = ["docker", "compose"]
-    probe = subprocess.run([*installed, "version"], check=False, capture_output=True)
-    if probe.returncode == 0:
-        return installed
-    # bookworm's own is version 1; scripts/setup-engine has made trixie known there.
-    suite = "/trixie" if "bookworm" in Path("/etc/os-release").read_text() else ""
-    program = unpacked(folder, f"docker-compose{suite}")
-    return [str(program / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose")]
-
-
 def unpacked(folder: Path, package: str) -> Path:
     """The files of a Debian package, in a new folder below `folder`; nothing is installed."""
     download = ["apt-get", "-qq", "download", package]

@@ -136,11 +136,8 @@ def with_compat(
 def test_the_package_is_locked_as_apt_finds_it(with_compat: CompatProject) -> None:
     lock = read(DebLock, with_compat.folder / "locks" / "compat-cu130.json")
     [deb] = lock.debs
-    assert (deb.name, deb.version, deb.archive) == (
-        "cuda-compat-13-0",
-        f"{DRIVER}-1",
-        "nvidia-cuda",
-    )
+    expected = ("cuda-compat-13-0", f"{DRIVER}-1", "nvidia-cuda")
+    assert (deb.name, deb.version, deb.archive) == expected
     assert deb.path == f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
     check = invoke("lock", "--check", "--select", "compat-cu130", cwd=with_compat.folder)
     assert (check.returncode, check.stdout) == (0, "compat-cu130: 1 unchanged\n"), check.stderr
@@ -247,13 +244,8 @@ def test_ten_starts_of_a_slow_host_choose_alike(
     row = next(row for row in TABLE if row.id == "570 data centre")
     options, choices = container(row, stubs), set()
     for turn in range(10):
-        delay = {"STUB_DELAY": str(turn / 10)}
-        environment = {**options["environment"], **delay}
-        choices.add(
-            engine.run(
-                REFERENCE, "-c", script(row), **{**options, "environment": environment}
-            ).output
-        )
+        options["environment"] = {**options["environment"], "STUB_DELAY": str(turn / 10)}
+        choices.add(engine.run(REFERENCE, "-c", script(row), **options).output)
     assert len(choices) == 1
     assert "the compat library" in choices.pop()
 

@@ -17,10 +17,10 @@ from tests.integration.support import (
     TESTS,
     Built,
     Registry,
-    compose_command,
     docker,
     forget,
     make_image,
+    unpacked,
 )
 from torch_images.host.engine import Engine
 
@@ -33,16 +33,27 @@ def image(built: Built) -> str:
     return built.tags[0]
 
 
+def compose_command(folder: Path) -> list[str]:
+    """Docker Compose 2: this machine's, or else Debian's, unpacked into a folder."""
+    installed = ["docker", "compose"]
+    probe = subprocess.run([*installed, "version"], check=False, capture_output=True)
+    if probe.returncode == 0:
+        return installed
+    # bookworm's own is version 1; scripts/setup-engine has made trixie known there.
+    suite = "/trixie" if "bookworm" in Path("/etc/os-release").read_text() else ""
+    program = unpacked(folder, f"docker-compose{suite}")
+    return [str(program / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose")]
+
+
 def test_compose(image: str, tmp_path: Path) -> None:
     """Docker Compose reads the file as it is, and runs it without GPUs."""
-    unpacked = tmp_path / "compose"
-    unpacked.mkdir()
+    (tmp_path / "compose").mkdir()
     for name in ("compose.yaml", "train.py"):
         shutil.copy(PLACES / name, tmp_path)
     (tmp_path / "here.yaml").write_text(
         f"services: {{train: {{image: '{image}', deploy: !reset null, network_mode: bridge}}}}"
     )
-    command = [*compose_command(unpacked), f"--project-name={TESTS}"]
+    command = [*compose_command(tmp_path / "compose"), f"--project-name={TESTS}"]
     read = subprocess.run(
         [*command, "config", "--format=json"], cwd=tmp_path, capture_output=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Real PyTorch through the compile stages to the end: `./inv test --real-source`.
+"""Real PyTorch through the compile stages to the end: `.venv/bin/python -m pytest tests/real`.
 
 It takes hours, unless the compile cache has the units already: what is compiled stays there, so a
 run that was stopped goes on. What it found is in build/real-source. Nothing else may use the

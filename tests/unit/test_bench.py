@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,6 @@ def test_compare_needs_a_certain_and_notable_difference(factor: float, verdict: 
     assert comparison.ratio == pytest.approx(factor)
 
 
-WRONG: tuple[Any, ...] = ("x", 0, 10**400, math.nan, math.inf)
 CASE = {"key": "a/b/fp32", "median": 1.0, "samples": [1.0], "quartiles": [1, 1], "sets": 2}
 
 
@@ -84,9 +82,7 @@ CASE = {"key": "a/b/fp32", "median": 1.0, "samples": [1.0], "quartiles": [1, 1],
     "change",
     [
         *({"machine": None}, {"machine": {"gpu": "x"}}, {"cases": ["x"]}, {"cases": 3}),
-        *({"machine": {**MACHINE, "l2_bytes": "5"}}, {"settings": None}, {"schema": []}),
-        *({"cases": [CASE | {name: value}]} for name in CASE for value in (None, -1, [[1]])),
-        *({"cases": [CASE | {"median": value}]} for value in WRONG),
+        *({"settings": None}, {"schema": []}, {"cases": [CASE | {"median": "x"}]}),
     ],
 )
 def test_read_refuses_a_result_of_wrong_types(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -52,7 +52,6 @@ lock --renew
 lock --renew --all --select x
 lock --check --upgrade torch
 lock --upgrade torch --select x
-lock --upgrade torhc
 build --stale --json
 build --source fork --jobs=-1
 build --torch-source .

@@ -33,7 +33,6 @@ Write = Callable[..., Path]
         # Names that are explained elsewhere in the file.
         ("features: [cudnn,", "features: [cuddn,", "which is an unknown feature; did you mean 'cudnn'"),
         ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "is an unknown platform"),
-        ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "is 'GH20', which is not in any list of GPUs; did"),
         ("compat: with}", "compat: wit}", "is 'wit', which is not a value of compat; did you mean 'with'?"),
         # What goes together.
         ('SAMPLER: "0"', 'SAMPLER: "$(id)"', "'$(id)'"),

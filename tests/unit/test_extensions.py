@@ -101,14 +101,6 @@ def test_targets_are_the_best_code_that_gpus_run(
     assert replace(EXTRA, arches=()).targets(arches) == arches
 
 
-def test_refusal_names_architectures_and_a_compiled_torch(config: Config) -> None:
-    release = choose(config).release
-    assert EXTRA.refusal("13.0", release, ("8.6", "9.0")) is None
-    assert "8.0, 9.0, 12.0 only" in str(EXTRA.refusal("13.0", release, ("10.0",)))
-    assert "published" in str(EXTRA.refusal("13.0", None))
-    assert "no wheels for CUDA 12.8" in str(EXTRA.refusal("12.8", release))
-
-
 def test_image_inputs_include_what_compiles_an_extension(config: Config) -> None:
     plain = choose(config, cuda="13.0", arch="9.0")
     assert source_input(plain) is None
@@ -222,14 +214,6 @@ def test_check_finds_what_became_of_a_source_distribution(
     assert finding.state == state
 
 
-@pytest.mark.parametrize("name", ["../x.tar.gz", "-x.tar.gz", "x.zip", "a b.tar.gz", "x.tar.gz\n"])
-def test_parse_refuses_the_name_of_a_source_distribution(name: str) -> None:
-    lock = SourceLock(name="x", date=dt.date(2026, 1, 1), request=(), sdists=(SDIST,))
-    text = dumps(lock).replace(SDIST.filename, name.replace("\n", "\\n"))
-    with pytest.raises(LockError):
-        parse(SourceLock, text, "x")
-
-
 @pytest.mark.parametrize(
     ("standard", "compiler", "given", "expected"),
     [
@@ -329,11 +313,3 @@ def test_compiled_extras_say_why_not(
 ) -> None:
     with pytest.raises(LockError, match=message):
         project("fast-one", **table)
-
-
-def test_conflict_of_two_extras() -> None:
-    other = replace(EXTRA, name="other", conflicts=(("fast", "they share a folder"),))
-    expected = "cannot be in one image with {}: they share a folder"
-    assert EXTRA.conflict(other) == expected.format("other")
-    assert other.conflict(EXTRA) == expected.format("fast")
-    assert EXTRA.conflict(EXTRA) is None

@@ -198,21 +198,10 @@ def result(root: Path, tmp_path: Path) -> Path:
     return folder / "result.json"
 
 
-@pytest.mark.parametrize(("name", "first"), [("README.md", False), ("notes.txt", True)])
-def test_benchmark_report_replaces_only_reports(result: Path, name: str, *, first: bool) -> None:
-    """An edited README.md was replaced, and a folder of the user's was filled."""
-    folder = result.parent / "report"
-    if not first:
-        bench_tasks._write(result.read_bytes(), folder)
-        assert {"README.md", "result.json", "gemm.svg"} < set(listing(folder))
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text("# mine\n")
-    before = listing(result.parent)
-    with pytest.raises(
-        UsageError, match=f"has {name}, which this program did not write; name a new"
-    ):
-        bench_tasks._write(result.read_bytes(), folder)
-    assert listing(result.parent) == before
+def test_benchmark_has_a_report_and_plots(result: Path) -> None:
+    folder = result.parent
+    bench_tasks._reporter("write", str(result), str(folder))
+    assert set(listing(folder)) > {"README.md", "result.json", "gemm.svg"}
 
 
 def test_benchmark_refuses_a_folder_before_it_measures(

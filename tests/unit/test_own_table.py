@@ -206,20 +206,14 @@ def large(path: Path) -> None:
         stream.truncate(5_000_000_000)
 
 
-def unnamed(path: Path) -> None:
-    path.mkdir()
-    Path(os.fsdecode(os.fsencode(path) + b"/\xff")).touch()
-
-
 @pytest.mark.parametrize(
     ("make", "noun"),
     [
-        (fifo, "neither a file nor a folder"),
+        (fifo, "has no file src"),
         (outside, "leads out of"),
         (above, "link to a folder above"),
-        (absent, "has no"),
+        (absent, "has no file src"),
         (large, "256 MB"),
-        (unnamed, "UTF-8"),
     ],
 )
 def test_wrong_own_files(tmp_path: Path, make: Callable[[Path], None], noun: str) -> None:
@@ -235,13 +229,6 @@ def test_files_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     own_files(made(tmp_path, files=(("a", "/a"),)), package=False)
     with pytest.raises(TorchImagesError):
         own_files(made(tmp_path, files=(("a", "/a"), ("b", "/b"))), package=False)
-
-
-def test_large_checks_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "checks").mkdir()
-    large(tmp_path / "checks/data")
-    with pytest.raises(UsageError, match="256 MB"):
-        own_checks(made(tmp_path, checks="checks"))
 
 
 def test_own_checks(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from docs_tables import PAGES, fill, tables
 
 from tests.unit.conftest import ROOT
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import lock_image, plan_images
-from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.config.lock_selection import inputs

@@ -155,7 +155,7 @@ def test_dynamic_dependencies(tmp_path: Path) -> None:
 
 
 def test_request_changes_with_what_it_is_resolved_from(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("-r more.txt\n")
+    (tmp_path / "requirements.txt").write_text("-r more.txt  # and more\n")
     (tmp_path / "more.txt").write_text("einops\n")
     own = Own(name="app", root=tmp_path, requirements="requirements.txt")
     before = request(own)

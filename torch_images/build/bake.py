@@ -6,7 +6,6 @@ Format: https://docs.docker.com/build/bake/reference/
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,18 +61,18 @@ def bake_file(
     """The bake definition, a target per image: `parts` by target, `tools` folders by lock.
 
     The context of each image is the folder of its identifier in `folder`.
-    Proxies and caches may hold secrets, so the definition only names variables for them; bake takes
-    the values from the environment, see `environment`. `namespace` separates the build's cache
-    mounts from those of other builds.
+    Proxies may hold secrets, so the definition only names variables for them; bake takes the values
+    from the environment, see `environment`. `namespace` separates the build's cache mounts from
+    those of other builds.
     """
-    network, caches = job.workspace.network, _caches(job.options)
+    network, options = job.workspace.network, job.options
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
     if network.ca_bundle:
         secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
     targets = {}
     for image in images:
         part = parts[image.target]
-        target: dict[str, Any] = {
+        targets[image.target] = {
             "context": str(folder / image.spec.id),
             "contexts": {
                 "tools": tools[image.lock.build.name],
@@ -84,49 +83,22 @@ def bake_file(
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
+                **{name: f"${{{name}}}" for name, _ in network.proxies},
             },
             "labels": labels.write(job.config, image)
             | labels.write_built(part.base.digest, part.compat_note, small=image.small),
             "secret": [*secrets, *(_COMPILE if image.lock.sources else ())],
             "output": [output(image)],
+            "cache-from": [cache.replace("{id}", image.spec.id) for cache in options.cache_from],
+            "cache-to": [cache.replace("{id}", image.spec.id) for cache in options.cache_to],
         }
-        target = _literally(target)
-        target["args"] |= {name: f"${{{name}}}" for name, _ in network.proxies}
-        for key, names in caches.items():
-            identifier = json.dumps(image.spec.id)
-            target[key] = [f'${{replace({name}, "{{id}}", {identifier})}}' for name in names]
-        targets[image.target] = target
     bake: dict[str, Any] = {
         "group": {"default": {"targets": [image.target for image in images]}},
         "target": targets,
     }
-    cached = (name for names in caches.values() for name in names)
-    variables = [*(name for name, _ in network.proxies), *cached]
-    if variables:
-        bake["variable"] = {name: {"default": ""} for name in variables}
+    if network.proxies:
+        bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
     return bake
-
-
-def _literally(value: Any) -> Any:
-    """A value escaped so that bake expands nothing in it."""
-    if isinstance(value, dict):
-        return {key: _literally(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_literally(item) for item in value]
-    return re.sub(r"([$%])\{", r"\1\1{", value)
-
-
-def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
-    """The caches of a build, by a target's key, then by the variable with the cache's value."""
-    given = {"cache-from": options.cache_from, "cache-to": options.cache_to}
-    return {
-        key: {
-            f"TORCH_IMAGES_{key.upper().replace('-', '_')}_{number}": cache
-            for number, cache in enumerate(caches)
-        }
-        for key, caches in given.items()
-        if caches
-    }
 
 
 def host_network(images: Sequence[LockedImage]) -> dict[str, Any]:
@@ -170,5 +142,4 @@ def environment(network: Network, options: BuildOptions) -> dict[str, str | None
         "TORCH_IMAGES_COMPILE": json.dumps(settings),
         **dict(network.proxies),
         **index,
-        **{name: cache for names in _caches(options).values() for name, cache in names.items()},
     }

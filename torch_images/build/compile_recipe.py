@@ -8,11 +8,26 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Source
+from torch_images.layers.plan import removals_of
 from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.sources import LockedTree
 
 CUDA_HOME = "/usr/local/cuda"  # in compile stages, whatever the variant's is
 LAUNCHER = "/run/source/compile"
 WORK = "/src"
+# What a recipe has where its wheel needs nothing else.
+_PLAIN: dict[str, Any] = {
+    "features": [],
+    "needs": {},
+    "options": [],
+    "environment": {},
+    "archives": {},
+    "programs": {},
+    "headers": [],
+    "tools": [],
+    "keeps_commit": False,
+    "searches": True,
+}
 
 
 def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
@@ -25,17 +40,13 @@ def recipes(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, dict[
             "cuda": spec.cuda.version,
             "cuda_home": CUDA_HOME,
             "arches": ";".join(spec.arches),
-            **make[tree.name](spec, lock),
+            **make[tree.name](spec, lock, tree),
         }
         for tree in lock.trees
     }
     extras = {extra.package: extra for extra in config.extras if extra.source}
     compiled |= {sdist.name: _extra(spec, extras[sdist.name]) for sdist in lock.sdists}
-    applied = [
-        r
-        for r in config.removals
-        if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
-    ]
+    applied = removals_of(config, spec)
     for name, recipe in compiled.items():
         recipe["removals"] = {
             "files": [glob for r in applied if name in r.wheels for glob in r.files],
@@ -55,21 +66,14 @@ def _extra(spec: ImageSpec, extra: Extra) -> dict[str, Any]:
         "cuda": spec.cuda.version,
         "cuda_home": CUDA_HOME,
         "arches": ";".join(arches),
-        "features": [],
-        "needs": {},
-        "options": [],
+        **_PLAIN,
         "environment": {
             **dict(extra.options),
             "CUDA_HOME": CUDA_HOME,
             "GENCODE": gencode,
             "TORCH_CUDA_ARCH_LIST": ";".join(arches),
         },
-        "archives": {},
-        "programs": {},
-        "headers": [],
         "tools": list(_programs(spec)),
-        "keeps_commit": False,
-        "searches": True,
     }
 
 
@@ -97,10 +101,11 @@ def _programs(spec: ImageSpec) -> tuple[str, str]:
     return f"{CUDA_HOME}/bin", f"{site}/{backend}/bin"
 
 
-def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
+def _torch(spec: ImageSpec, lock: ImageLock, tree: LockedTree) -> dict[str, Any]:
     switches = flags(spec.source, spec.features)
     options = dict(spec.source.torch_options)
     return {
+        **_PLAIN,
         "features": list(spec.features),
         "needs": {
             f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
@@ -115,7 +120,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             **options,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
             **({"TORCH_NVCC_FLAGS": spec.cuda.nvcc_flags} if spec.cuda.nvcc_flags else {}),
-            "PYTORCH_BUILD_VERSION": lock.compiled["torch"],
+            "PYTORCH_BUILD_VERSION": lock.compiled[tree.name],
             "PYTORCH_BUILD_NUMBER": "1",  # required with a version; shown from 2 on
             "USE_CCACHE": "0",  # it would replace the launchers
             # The wheels of MKL are there.
@@ -126,25 +131,18 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             "CUDNN_LIB_DIR": f"{CUDA_HOME}/lib64",
             "CUDNN_INCLUDE_DIR": f"{CUDA_HOME}/include",
         },
-        "archives": {},
-        "programs": {},
-        "headers": [],
         "tools": list(_programs(spec)),
         "keeps_commit": True,
-        "searches": True,
     }
 
 
-def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
-    assert lock.sources
-    tree = lock.sources.tree("triton")
+def _triton(spec: ImageSpec, lock: ImageLock, tree: LockedTree) -> dict[str, Any]:
     options = dict(spec.source.triton_options)
     backend = "triton/backends/nvidia"
     toolkit, published = _programs(spec)
-    archives = {a.name: a.filename for a in lock.sources.archives}
+    archives = {a.name: a.filename for a in lock.sources.archives} if lock.sources else {}
     return {
-        "features": [],
-        "needs": {},
+        **_PLAIN,
         "options": sorted(options),
         # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Paths
         # of NVIDIA's tools are not set: an offline build leaves the tools out.
@@ -175,7 +173,5 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             f"{CUDA_HOME}/include",
             f"{published.removesuffix('/bin')}/include",
         ],
-        "tools": [],
-        "keeps_commit": False,  # it is in the version's suffix
         "searches": False,
     }

@@ -17,7 +17,7 @@ from torch_images.config.types import Config
 from torch_images.errors import DiskError
 from torch_images.host.engine import Engine
 from torch_images.layers.make import cached as in_cache
-from torch_images.layers.plan import LayerPlan, layer_plans
+from torch_images.layers.plan import all_plans
 from torch_images.locks.debs import LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
@@ -46,7 +46,7 @@ def disk_needed(config: Config, images: Sequence[LockedImage], cached: Collectio
     the base below. The estimate ignores the gain of --compression small.
     """
     locks = [image.lock for image in images]
-    stacks = [_plans(config, image) for image in images]
+    stacks = [all_plans(config, i.spec, i.lock, small=i.small) for i in images]
     layers = {plan for stack in stacks for plan in stack if plan.key not in cached}
     bare = [lock for lock, s in zip(locks, stacks, strict=True) if not s or s[0].key not in cached]
     added = [(lock.extra_wheels, lock.own_wheels, lock.tools, *lock.unpacked) for lock in locks]
@@ -68,7 +68,7 @@ def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engin
     root = engine.local_root()
     if root is None:
         return
-    plans = {plan for image in images for plan in _plans(config, image)}
+    plans = {p for i in images for p in all_plans(config, i.spec, i.lock, small=i.small)}
     needed, free = disk_needed(config, images, in_cache(plans, cache)), shutil.disk_usage(root).free
     if free < needed:
         raise DiskError(
@@ -76,11 +76,6 @@ def check_room(config: Config, images: Sequence[LockedImage], cache: Path, engin
             "free some with `invoke gc`, more with `invoke gc --images --cache`, or build anyway "
             "with --skip-disk-check",
         )
-
-
-def _plans(config: Config, image: LockedImage) -> list[LayerPlan]:
-    groups = layer_plans(config, image.spec, image.lock, small=image.small).values()
-    return [plan for group in groups for plan in group]
 
 
 def _bytes(files: Iterable[LockedWheel | LockedDeb | LockedArchive]) -> int:

@@ -12,7 +12,7 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress, no_progress
+from torch_images.layers.make import Progress
 from torch_images.oci.compression import Compression
 
 # Gets the share of checks that are done, from 0 to 1.
@@ -56,7 +56,7 @@ class Shown:
     function of the share that is done.
     """
 
-    layers: Progress = no_progress
+    layers: Progress = lambda: nullcontext(lambda _title, _done, _size: None)
     say: Callable[[str], None] = lambda _: None
     still: Callable[[Callable[[], str]], AbstractContextManager[object]] = nullcontext
     checks: Callable[[], AbstractContextManager[CheckProgress | None]] = nullcontext

@@ -20,7 +20,7 @@ from torch_images.config.image import POD, ImageSpec, short, version_text
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.own import Own
 from torch_images.config.types import Config
-from torch_images.layers.plan import layer_plans, wheel_groups
+from torch_images.layers.plan import all_plans, wheel_groups
 from torch_images.locks.constraints import (
     VARIABLES,
     constraints,
@@ -135,14 +135,13 @@ def render(
         for name in names if folder in folders else ():
             path = f"{folder}/torch_images/{name}"
             files.append(ContextFile(path=path, data=(PACKAGE / name).read_bytes()))
-    plans = [plan for group in layer_plans(config, spec, lock).values() for plan in group]
     return Context(
         id=spec.id,
         files=tuple(files),
         beneath=(
             version_text(config, spec),
             BASE_RECIPE,
-            *(f"{plan.key} {plan.title}" for plan in plans),
+            *(f"{plan.key} {plan.title}" for plan in all_plans(config, spec, lock)),
         ),
         labels=tuple(input_labels(config, spec, lock).items()),
     )
@@ -181,8 +180,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         },
         "layers": tuple(
             f"{plan.title}, {plan.size / 1e6:.0f} MB, sha256:{plan.key}"
-            for plans in layer_plans(config, spec, lock).values()
-            for plan in plans
+            for plan in all_plans(config, spec, lock)
         ),
         "compiled": tuple(name for name, _, _ in groups if name in lock.compiled),
         "toolkit": {

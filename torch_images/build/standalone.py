@@ -36,7 +36,7 @@ from torch_images.fetch.bootstrap import PATH
 from torch_images.fetch.tools import install_tools
 from torch_images.host import outputs
 from torch_images.inside.times import EPOCH
-from torch_images.layers.plan import LayerPlan, layer_plans
+from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.locks.wheels import requirements_text
 from torch_images.oci.layout import layout_layers
 from torch_images.platforms import AMD64
@@ -53,14 +53,9 @@ _MODULES = (
 def check_standalone(image: LockedImage) -> None:
     """Raise UsageError for an image that cannot become a standalone folder."""
     spec = image.spec
-    if spec.platform != AMD64:
+    if spec.platform != AMD64 or image.lock.sources:
         raise UsageError(
-            f"a standalone folder is only for {AMD64}, but {spec.id} is for {spec.platform}",
-            "build it with `invoke build`",
-        )
-    if image.lock.sources:
-        raise UsageError(
-            f"{spec.id} is compiled in part, which a standalone folder cannot do",
+            f"a standalone folder is only for {AMD64} and compiles nothing, unlike {spec.id}",
             "build it with `invoke build`",
         )
 
@@ -68,10 +63,8 @@ def check_standalone(image: LockedImage) -> None:
 def write_standalone(job: Job, image: LockedImage, folder: Path) -> ImagePlan:
     """Write the standalone folder of an image. Returns the image as it is in the folder.
 
-    It uses no engine. Raises UsageError as `check_standalone` does and for a folder that is not
-    ours, and as `Preparer` does.
+    It uses no engine. Raises UsageError for a folder that is not ours, and as `Preparer` does.
     """
-    check_standalone(image)
     preparer = Preparer(job)
     with outputs.filling(folder) as new:
         preparer.first([image])
@@ -100,7 +93,7 @@ def render_standalone(
 
     `root` is the project's folder, with docker/ and scripts/.
     """
-    plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
+    plans = all_plans(config, image.spec, image.lock)
     layers = {f"{number:02}": plan for number, plan in enumerate(plans, 1)}  # by their folders
     listed = supplies(image.lock)
     tools = Supply(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from torch_images.cli import verb
-from torch_images.cli.options import GPUS, Image, Json, option, word
+from torch_images.cli.options import GPUS, Image, Options, option, word
 from torch_images.errors import CommandError, EngineError, TorchImagesError, UsageError
 from torch_images.host import outputs
 from torch_images.host.container import RunningContainer
@@ -20,7 +19,6 @@ from torch_images.host.runner import Runner
 from torch_images.project import PACKAGE
 from torch_images.verify.identify import identify
 
-REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
 _INSIDE = "/run/result.json"  # written by the benchmark in the container
 
@@ -68,11 +66,14 @@ def bench(options: Bench) -> verb.Result:
             if isinstance(error, CommandError):
                 raise TorchImagesError("the benchmark failed, see above") from None
             raise
-        _write(container.read(_INSIDE), folder)
+        result = container.read(_INSIDE)
+    with outputs.filling(folder) as new:
+        (new / RESULT).write_bytes(result)
+        _reporter("write", str(new / RESULT), str(new))
     return verb.Result(text=f"{folder / REPORT} was written")
 
 
-class BenchCompare(Json):
+class BenchCompare(Options):
     first: str = word("result of a benchmark, or rtx5090 or h100 for the reference results")
     second: str = word("the result to compare it with")
 
@@ -81,11 +82,7 @@ class BenchCompare(Json):
 def bench_compare(options: BenchCompare) -> verb.Result:
     """Compare two results; mark significant differences."""
     _need("scipy")
-    paths = [str(_path(word)) for word in (options.first, options.second)]
-    printed = _reporter("compare", *paths, *(["--json"] if options.json else []))
-    if options.json:
-        return verb.Result(data={"cases": json.loads(printed)}, text="")
-    return verb.Result(text=printed.rstrip("\n"))
+    return verb.Result(text=_reporter("compare", options.first, options.second).rstrip("\n"))
 
 
 def _need(package: str) -> None:
@@ -104,23 +101,6 @@ def _keep_part(container: RunningContainer) -> None:
         target = Path(tempfile.mkdtemp(prefix="torch-images-bench-"), RESULT)
         target.write_bytes(partial)
         verb.say(f"the results so far are in {target}")
-
-
-def _path(word: str) -> Path:
-    """A result by path, or reference data by name."""
-    reference = REFERENCE / f"{word}.json"
-    return reference if reference.is_file() else Path(word)
-
-
-def _write(result: bytes, folder: Path) -> None:
-    """Write a result, its report and plots beside the references.
-
-    Raises UsageError if the folder holds other files, see host/outputs.py.
-    """
-    references = [str(path) for path in sorted(REFERENCE.glob("*.json"))]
-    with outputs.filling(folder) as new:
-        (new / RESULT).write_bytes(result)
-        _reporter("write", str(new / RESULT), str(new), *references)
 
 
 def _reporter(*words: str) -> str:

@@ -65,22 +65,19 @@ def build(options: Build) -> verb.Result | None:
     specs = choose_images(config, options.select or "*" * options.stale, options.axes)
     how = _how(options)
     if options.stale:
-        if config.own:
-            raise UsageError("--stale is for the images of images.yaml", "leave it out")
-        if options.torch_source or options.unverified:
+        printed = options.json and not options.dry_run
+        if config.own or options.torch_source or options.unverified or printed:
             raise UsageError(
-                "--stale verifies images of images.yaml as they are",
-                "leave out --torch-source and --unverified",
+                "--stale verifies images of images.yaml as they are, and prints a line for each",
+                "leave out --torch-source, --unverified and --json; run it outside of your project",
             )
-        if options.json and not options.dry_run:
-            raise UsageError("--stale prints a line for each image", "leave --json out")
         return _build_stale(config, specs, how, dry_run=options.dry_run)
     images = lock_images(config, specs, workspace.locks)
     if tree := options.torch_source:
         obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, Runner(), obtain=obtain) for i in images)
     if options.dry_run:
-        planned = report.planned(config, images, how, workspace, measure())
+        planned = report.planned(config, images, how, workspace)
         return verb.Result(data=planned, text=report.plan(planned))
     bootstraps = must_bootstrap(images, workspace, how)
     engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in specs])

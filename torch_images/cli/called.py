@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
-import textwrap
 from pathlib import Path
 from typing import TextIO
 
@@ -53,11 +51,3 @@ def _styled(text: str, code: int, stream: TextIO) -> str:
     if stream.isatty() and not os.environ.get("NO_COLOR"):
         return f"\x1b[{code}m{text}\x1b[0m"
     return text
-
-
-def wrapped(text: str) -> str:
-    """An indented line of the output, wrapped at the width of a terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text) + 1
-    lines = textwrap.TextWrapper(max(width, 40), subsequent_indent=" " * 4)
-    lines.break_long_words = lines.break_on_hyphens = False
-    return lines.fill(text)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from torch_images.build.plan import identities
 from torch_images.cli import report, verb
-from torch_images.cli.options import Options, flag, one_of, option
+from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for, side_by_side
 from torch_images.config import edit
 from torch_images.config.load import load_config
@@ -38,7 +37,7 @@ class Lock(Options):
     all: bool = flag("every lock", needs="renew")
     check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "torch: add its newer releases to images.yaml, and their locks", type=one_of("torch")
+        "torch: add its newer releases to images.yaml, and their locks", choices=("torch",)
     )
     dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
     json: bool = flag("print every input as JSON", needs="check")
@@ -52,7 +51,7 @@ def lock(options: Lock) -> verb.Result | None:
     It writes all of them, or none if one fails. In the folder of your own
     image it writes torch-images.lock.
     """
-    if verb.config(damaged_ok=True).own:
+    if verb.config().own:
         from torch_images.cli.own_tasks import lock_own
 
         if given := [name for name in _PROJECTS if getattr(options, name)]:
@@ -94,10 +93,10 @@ def _write(
 ) -> verb.Result:
     """Resolve the chosen locks, then write all of them, or none if one fails.
 
-    First prints which images of the catalogue change. `plans` are changes to images.yaml, `notes`
-    are for a reviewer. With `plans`, removes the locks that the catalogue does not need any more.
+    `plans` are changes to images.yaml, `notes` are for a reviewer. With `plans`, removes the locks
+    that the catalogue does not need any more.
     """
-    before, workspace, path = verb.config(damaged_ok=True), verb.workspace(), config_file(verb.ROOT)
+    before, workspace, path = verb.config(), verb.workspace(), config_file(verb.ROOT)
     old = text = path.read_text(encoding="utf-8")
     for one in plans:
         text = edit.with_releases(text, one.cuda, one.releases)
@@ -107,20 +106,15 @@ def _write(
         edited.write_text(text, encoding="utf-8")
         loaded = load_config(edited)
 
-        config = with_facts(loaded, new.folder, damaged_ok=True)
+        config = with_facts(loaded, new.folder)
         lines = resolve_all(choose(config, new.folder), new.folder)
-        after = with_facts(loaded, new.folder, damaged_ok=True)
         if plans:
+            after = with_facts(loaded, new.folder)
             gone = {item.path(new.folder) for item in inputs(before)}
             gone -= {item.path(new.folder) for item in inputs(after)}
             for file in sorted(file for file in gone if file.exists()):
                 file.unlink()
                 lines.append(f"{file.stem}: removed")
-        changes = report.changed_images(
-            identities(before, verb.ROOT, workspace.locks),
-            identities(after, verb.ROOT, new.folder),
-        )
-        print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
     if decide := [*(one.sentence for one in plans), *notes]:
@@ -159,7 +153,7 @@ def _check(options: Lock) -> verb.Result:
 
 
 def _upgrade(options: Lock) -> verb.Result:
-    current = verb.config(damaged_ok=True)
+    current = verb.config()
     plans, notes = _plans(current)
     if options.dry_run or not plans:
         lines = [*(one.sentence for one in plans), *notes]

@@ -14,8 +14,7 @@ from torch_images.build.built import forget
 from torch_images.cli import report, verb
 from torch_images.cli.called import as_called, red
 from torch_images.cli.options import DryRun, Json, Options, flag, option, seconds, size
-from torch_images.cli.tables import PAGES, fill, tables
-from torch_images.errors import TorchImagesError, UsageError
+from torch_images.errors import TorchImagesError
 from torch_images.host.runner import Runner
 from torch_images.maintain import gc as collector
 
@@ -24,9 +23,6 @@ class Test(Options):
     all: bool = flag("also the tests that are too slow for every change")
     fast: bool = flag("only lint, types and unit tests: no Docker")
     golden: bool = flag("write tests/golden anew: the texts that people read")
-    real_source: bool = flag(
-        "only the test that compiles all of PyTorch: hours, unless it was compiled before"
-    )
 
 
 @verb.verb(Test, example="test --fast")
@@ -36,10 +32,6 @@ def test(options: Test) -> None:
     if options.golden:
         shutil.rmtree(verb.ROOT / "tests/golden", ignore_errors=True)
         _run("-m", "pytest", "tests/unit", "--golden")
-        return
-    if options.real_source:
-        verb.engine(bootstraps=True)
-        _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
         return
     scripts = ["inv", ".ci/run", *_shell_scripts()]
     _run("-m", "ruff", "check", ".")
@@ -115,21 +107,11 @@ class Docs(Options):
 
 
 @verb.verb(Docs, example="docs --check")
-def docs(options: Docs) -> verb.Result:
+def docs(options: Docs) -> None:
     """Write the tables of images.yaml in README.md and docs."""
     verb.require_clone("docs")
-    parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
-    lines = []
-    for name in PAGES:
-        page = verb.ROOT / name
-        text = page.read_text()
-        filled = fill(text, parts)
-        if options.check and filled != text:
-            raise UsageError(f"{name} is out of step with images.yaml", "run `invoke docs`")
-        if filled != text:
-            page.write_text(filled)
-        lines.append(f"{name} is up to date" if filled == text else f"{name} was written")
-    return verb.Result(text="\n".join(lines))
+    words = ["--check"] if options.check else []
+    _run("scripts/docs/docs_tables.py", *words, env={"PYTHONPATH": str(verb.ROOT)})
 
 
 def _shell_scripts() -> list[str]:
@@ -164,7 +146,7 @@ def gc(options: Gc) -> verb.Result:
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     before = now - timedelta(seconds=options.older)
     workspace = verb.workspace()
-    namespace = verb.namespace(verb.config(damaged_ok=True), "")
+    namespace = verb.namespace(verb.config(), "")
     built = collector.images(workspace.cache, engine, namespace)
     items = (
         *collector.containers(engine),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, dataclass_transform
 
 from torch_images.errors import UsageError
@@ -119,49 +119,35 @@ def _own_image() -> str:
     return own.load(file).repository if file else ""
 
 
-def one_of(*known: str) -> Callable[[str], str]:
-    """A type of options: one of some words."""
-
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ArgumentTypeError(f"unknown word '{text}'; known: {', '.join(known)}")
-        return text
-
-    return parse
+def _match(pattern: str, text: str, what: str) -> re.Match[str]:
+    if not (match := re.fullmatch(pattern, text)):
+        raise ArgumentTypeError(f"'{text}' is not {what}")
+    return match
 
 
-def number(*, least: int) -> Callable[[str], int]:
-    """A type of options: a number of at least `least`."""
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-            raise ArgumentTypeError(f"'{text}' is not a number, {least} or more")
-        return int(text)
-
-    return parse
+def number(text: str) -> int:
+    """A type of options: a number, 1 or more."""
+    return int(_match(r"[1-9][0-9]{0,5}", text, "a number, 1 or more")[0])
 
 
 def seconds(text: str) -> int:
     """A type of options: a duration such as 90m, 2h or 8w, in seconds."""
-    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text)
-    if not match:
-        raise ArgumentTypeError(f"'{text}' is not a duration such as 90m, 2h or 8w")
+    match = _match(r"([0-9]{1,5})([smhdw])", text, "a duration such as 90m, 2h or 8w")
     return int(match[1]) * _SECONDS[match[2]]
 
 
 def size(text: str) -> int:
     """A type of options: a size such as 50GB, in bytes."""
-    match = re.fullmatch(r"([1-9][0-9]{0,5})([MGT])B", text)
-    if not match:
-        raise ArgumentTypeError(f"'{text}' is not a size such as 50GB or 500MB")
+    match = _match(r"([1-9][0-9]{0,5})([MGT])B", text, "a size such as 50GB or 500MB")
     return int(match[1]) * _BYTES[match[2]]
 
 
 def fraction(text: str) -> str:
     """A type of options: a builder's share of the units to compile, such as 1/2."""
-    match = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
-    if not (match and int(match[1]) <= int(match[2]) > 1):
-        raise ArgumentTypeError(f"'{text}' is not a share: 1/2 is one builder's, 2/2 the other's")
+    what = "a share: 1/2 is one builder's, 2/2 the other's"
+    match = _match(r"([1-9][0-9]?)/([1-9][0-9]?)", text, what)
+    if not int(match[1]) <= int(match[2]) > 1:
+        raise ArgumentTypeError(f"'{text}' is not {what}")
     return text
 
 
@@ -202,7 +188,7 @@ class Building(Options):
     jobs: int = option(
         "compilers to run at once (default: as many as the builder's memory allows)",
         default=0,
-        type=number(least=1),
+        type=number,
     )
     builder: str = option("buildx builder to use (see `docker buildx ls`)")
     no_cache: bool = flag("build without any cache, including the base")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from torch_images.build.own import parts
 from torch_images.cli import verb
 from torch_images.cli.called import called
-from torch_images.cli.options import Options, flag, option
+from torch_images.cli.options import Options, option
 from torch_images.cli.resolving import resolve_all, resolver_for
 from torch_images.config import own as table
 from torch_images.config.choose import choose, choose_id, choose_own
@@ -26,37 +25,32 @@ from torch_images.host import outputs
 from torch_images.host.scratch import scratch
 from torch_images.locks.draft import draft
 from torch_images.locks.image_lock import ImageLock, image_lock
-from torch_images.locks.own import OwnLock, changes, read, version
+from torch_images.locks.own import OwnLock, changes, read
 from torch_images.locks.requested import lacks
 from torch_images.locks.requirements import PYLOCK, UV_LOCK, request
-from torch_images.project import own_folder
+from torch_images.project import own_folder, version
 
 _FILES = (UV_LOCK, PYLOCK, "requirements.txt", table.SHARED)
 
 
 class Init(Options):
-    gpu: str = option("GPU of the host that will run it, such as 'RTX 5090'")
+    gpu: str = option(
+        "GPU of the host that will run it, such as 'RTX 5090' (default: this host's, by "
+        "nvidia-smi, or else an image for all GPUs)"
+    )
     driver: str = option("driver of that host, such as 570", needs="gpu")
     name: str = option("name of the image (default: the folder's)")
-    yes: bool = flag("ask nothing: this host's GPU by nvidia-smi, else an image for all GPUs")
 
 
 @verb.verb(Init, example="init --gpu 'RTX 5090' --driver 580")
 def init(options: Init) -> verb.Result:
-    """Start your own image: write torch-images.toml into this folder.
-
-    It asks for GPU and driver, and never overwrites a file.
-    """
+    """Start your own image: write torch-images.toml into this folder."""
     config, folder = verb.catalogue(), own_folder()
     if file := table.find(folder):
         raise UsageError(f"{file} exists already", "edit it, or remove it")
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", "correct --project")
-    gpu, driver = options.gpu, options.driver
-    if not gpu and not options.yes and sys.stdin.isatty():
-        gpu = input("GPU of the host, such as RTX 5090 (nothing: all GPUs): ").strip()
-        driver = input("Its driver, such as 570 (nothing: the newest): ").strip() if gpu else ""
-    spec = _picked(config, gpu, driver)
+    spec = _picked(config, options.gpu, options.driver)
     name = options.name or re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     text = _table(config, folder, spec, name or "my-app")
     path = folder / table.FILE
@@ -115,7 +109,7 @@ def lock_own(*, renew: bool) -> verb.Result:
 
     With `renew` nothing of an earlier lock stays.
     """
-    config = verb.config(damaged_ok=True)
+    config = verb.config()
     own, spec = config.own, choose_own(config)
     assert own
     asked = request(own)
@@ -125,10 +119,10 @@ def lock_own(*, renew: bool) -> verb.Result:
     resolver = resolver_for([own_debs_input(spec)] if own.packages else [])
     with verb.still(lambda: f"locking {own.repository}"):
         keep = before.lock if before and not renew else None
-        plain = _plain(config, own, spec, keep)
+        plain = _plain(config, spec, keep)
         if extras := compiled_extras(config, spec, plain, resolver):
             spec = with_extras(spec, extras)
-            plain = _plain(config, own, spec, keep)
+            plain = _plain(config, spec, keep)
         lock = own_locks(config, spec, plain, resolver, keep=keep)
     lock = _dated(lock, before.lock if before else None)
     new = OwnLock(
@@ -146,7 +140,7 @@ def lock_own(*, renew: bool) -> verb.Result:
     return verb.Result(text="\n".join(lines))
 
 
-def _plain(config: Config, own: table.Own, spec: ImageSpec, keep: ImageLock | None) -> ImageLock:
+def _plain(config: Config, spec: ImageSpec, keep: ImageLock | None) -> ImageLock:
     """The locks of the image without the project.
 
     What this project's locks lack is taken from `keep`, an earlier lock, or resolved. Raises
@@ -154,15 +148,9 @@ def _plain(config: Config, own: table.Own, spec: ImageSpec, keep: ImageLock | No
     """
     workspace = verb.workspace()
     if not spec.release.facts:
-        fits = [
-            f
-            for f in config.facts
-            if (f.cuda, f.platform) == (spec.cuda.version, own.axes["platform"])
-        ]
-        known = ", ".join(f"torch {f.torch} with Python {f.python}" for f in fits)
         raise UsageError(
             f"torch {spec.torch} with Python {spec.base.python} is in no image of torch-images",
-            f"choose another torch or base; CUDA {spec.cuda.version} has {known or 'none'}",
+            f"choose another torch or base, see `{called()} matrix`",
         )
     workspace.cache.mkdir(parents=True, exist_ok=True)
     with scratch(workspace.cache, ".lock-") as room:

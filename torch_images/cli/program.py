@@ -6,7 +6,6 @@ import argparse
 import io
 import os
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch_images.cli.called import line
 from torch_images.cli.collection import VERBS, listing
 from torch_images.errors import TorchImagesError
 from torch_images.interrupts import CODE, TEXT, end_at_once, finishing, raise_from_now_on
-from torch_images.project import PROJECT
+from torch_images.project import PROJECT, version
 from torch_images.redact import Redactor, stream
 
 CONFIG, SETUP = "TORCH_IMAGES_CONFIG", "TORCH_IMAGES_SETUP"
@@ -50,8 +49,7 @@ def _run(words: Sequence[str]) -> None:
     if "project" in given:
         os.environ[PROJECT] = os.path.abspath(given.project)  # noqa: PTH100  as above
     if "version" in given:
-        project = tomllib.loads((verb.ROOT / "pyproject.toml").read_text())["project"]
-        print(f"{project['name']} {project['version']}")
+        print(f"torch-images {version()}")
     elif "list" in given or not given.verb:
         print(parser.of_program(listing()).format_help(), end="")
     elif help_:

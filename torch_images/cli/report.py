@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch_images.build import bake
@@ -15,7 +15,6 @@ from torch_images.cli.called import as_called
 from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
-from torch_images.jobs import Builder, choose
 from torch_images.maintain.gc import Item
 from torch_images.oci.diff import Difference
 from torch_images.pipeline.make import Made
@@ -31,9 +30,8 @@ def planned(
     images: Sequence[LockedImage],
     options: BuildOptions,
     workspace: Workspace,
-    builder: Builder,
 ) -> dict[str, Any]:
-    """What a build would do, as plain data; `builder` is the machine that it is planned for."""
+    """What a build would do, as plain data."""
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     return {
         "images": [
@@ -43,7 +41,7 @@ def planned(
                 "lock": f"sha256:{image.lock.digest}",
                 "compat": image.lock.compat_version or None,
                 "tags": list(tag.tags(config, plan_image(config, image, workspace.root))),
-                "compiles": compiling(image, options, builder),
+                "compiles": compiling(image),
             }
             for image in images
         ],
@@ -68,13 +66,11 @@ def plan(planned: dict[str, Any]) -> str:
     return "\n".join([*lines, f"  {shlex.join(planned['command'])}"])
 
 
-def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> list[str]:
+def compiling(image: LockedImage) -> list[str]:
     """Lines about what is compiled for an image; none for published wheels."""
     lock, spec = image.lock, image.spec
     if not lock.sources:
         return []
-    count = len(spec.arches)
-    jobs = choose(builder, count, jobs=options.jobs)
     features = f", with {' '.join(spec.features)}" if lock.trees else ""
     return [
         *(
@@ -84,10 +80,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         *(f"compiles {sdist.name} {sdist.version} from {sdist.filename}" for sdist in lock.sdists),
         f"for {';'.join(spec.arches)}{features}",
-        (
-            f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
-            f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
-        ),
         "time: see docs/compile.md",
     ]
 
@@ -172,15 +164,6 @@ def verified(proof: VerifyReport) -> str:
     reasons = Counter(c.message.partition("Skipped: ")[2] or c.message for c in proof.skipped)
     lines += [f"  skipped {count}: {reason}" for reason, count in reasons.items()]
     return "\n".join(lines)
-
-
-def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """A line for each image of the catalogue that new locks change, from `plan.identities`."""
-    return [
-        f"{image}: {'changes' if image in after else 'leaves the catalogue'}"
-        for image in before
-        if after.get(image) != before[image]
-    ]
 
 
 def findings(listed: Sequence[Finding]) -> str:

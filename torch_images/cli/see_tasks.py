@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from torch_images.cli import verb
-from torch_images.cli.called import as_called, bold, called, wrapped
+from torch_images.cli.called import as_called, bold, called
 from torch_images.cli.options import Json, Options, Registry, flag, option, word
 from torch_images.errors import TorchImagesError, UsageError
 from torch_images.oci.compression import Compression, parse
@@ -174,7 +174,7 @@ def picked(answer: dict[str, Any]) -> str:
         f"{other['why']}"
         for other in answer["others"]
     ]
-    return "\n".join([bold(answer["command"]), "", *(wrapped(as_called(text)) for text in lines)])
+    return "\n".join([bold(answer["command"]), "", *map(as_called, lines)])
 
 
 def every_gpu(known: Sequence[Mapping[str, Any]]) -> str:

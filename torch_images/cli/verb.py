@@ -98,21 +98,20 @@ def verb(options: type[T], *, example: str) -> Callable[[Callable[[T], Result | 
     return decorate
 
 
-def config(*, damaged_ok: bool = False) -> Config:
+def config() -> Config:
     """All of images.yaml, or of the file that --config names, with the facts of the locks.
 
-    Raises ConfigError, and LockError for damaged facts unless `damaged_ok`.
+    Raises ConfigError.
     """
-    return _with_own(catalogue(damaged_ok=damaged_ok))
+    return _with_own(catalogue())
 
 
-def catalogue(*, damaged_ok: bool = False) -> Config:
+def catalogue() -> Config:
     """As `config`, without the image of the user's own project."""
     from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
-    loaded = load_config(project.config_file(ROOT))
-    return with_facts(loaded, project.locks_folder(ROOT), damaged_ok=damaged_ok)
+    return with_facts(load_config(project.config_file(ROOT)), project.locks_folder(ROOT))
 
 
 def _with_own(config: Config) -> Config:
@@ -299,20 +298,10 @@ def _bar(what: str, **form: Any) -> Iterator[Callable[[float, float], None]]:
 
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
-    """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
-    began = last = time.monotonic()
+    """Shows the share of checks that are done, from 0 to 1: a bar on a terminal."""
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
     with _bar("verifying", bar_format=form) as bar:
-
-        def show(share: float) -> None:
-            nonlocal last
-            bar(share, 1.0)
-            now = time.monotonic()
-            if not sys.stderr.isatty() and now - last >= _QUIET and share < 1:
-                last = now
-                say(f"{share:.0%} of the checks are done after {now - began:.0f} s")
-
-        yield show
+        yield lambda share: bar(share, 1.0)
 
 
 @contextlib.contextmanager

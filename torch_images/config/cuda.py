@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, known, matches, pairs
+from torch_images.config.schema import FILLED, NAME, As, Section, known, matches, pairs
 from torch_images.platforms import Platform
 
 
@@ -91,15 +91,5 @@ class Cuda(Section, keys={"version": NAME}):
 
 def with_indexes(cuda: Cuda) -> Cuda:
     """A CUDA version with the releases of torch of all its indexes, the oldest first."""
-    releases = {Version(torch): torch for torch in cuda.torch}
-    for place, index in enumerate(cuda.indexes):
-        for number, torch in enumerate(index.torch):
-            if Version(torch) in releases:
-                problem = "is listed twice for one CUDA version"
-                hint = "keep it only at the index that has it"
-                raise Wrong(problem, hint, at=("indexes", place, "torch", number))
-            releases[Version(torch)] = torch
-    if not releases:
-        hint = "list releases under `torch`, or under `indexes` with their index"
-        raise Wrong("names no release of torch", hint)
-    return replace(cuda, torch=tuple(releases[version] for version in sorted(releases)))
+    releases = {*cuda.torch, *(torch for index in cuda.indexes for torch in index.torch)}
+    return replace(cuda, torch=tuple(sorted(releases, key=Version)))

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from torch_images.config.fields import Pins, WheelName
-from torch_images.config.schema import FILLED, Section, Wrong, matches
+from torch_images.config.schema import FILLED, Section, matches
 
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"  # of a path: neither "." nor ".."
 _HOST = r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[1-9][0-9]{0,4})?"
@@ -36,13 +36,6 @@ _Url = Annotated[
 ]
 
 
-def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
-    if "torch" not in names:
-        problem = "does not name torch, whose releases come from this index"
-        raise Wrong(problem, "add torch to them")
-    return names
-
-
 @dataclass(frozen=True, kw_only=True)
 class Index(Section):
     """A package index (PEP 503) that has releases of torch for a CUDA version.
@@ -53,7 +46,7 @@ class Index(Section):
     """
 
     url: _Url
-    packages: Annotated[tuple[WheelName, ...], FILLED, AfterValidator(_packages)]
+    packages: Annotated[tuple[WheelName, ...], FILLED]
     torch: Annotated[Pins, FILLED]
 
 

@@ -30,5 +30,5 @@ def load_config(path: Path) -> Config:
     except ValidationError as error:
         raise document.error(*first(error)) from None
     for problem in problems(config):
-        raise document.error(problem.path, problem.text, problem.hint)
+        raise document.error(*problem)
     return config

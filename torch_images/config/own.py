@@ -5,7 +5,6 @@ It names an image by the axes of images.yaml, and what the project adds to it.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
@@ -136,7 +135,7 @@ def find(folder: Path) -> Path | None:
     Raises ConfigError for two of them, and for a pyproject.toml that cannot be read.
     """
     shared, own = folder / SHARED, folder / FILE
-    tools = _toml(shared, _text(shared)).get("tool") if shared.is_file() else None
+    tools = _toml(shared).get("tool") if shared.is_file() else None
     has = isinstance(tools, dict) and "torch-images" in tools
     if has and own.is_file():
         raise ConfigError(
@@ -146,9 +145,8 @@ def find(folder: Path) -> Path | None:
 
 
 def load(file: Path) -> Own:
-    """The image that a file of `find` describes. Raises ConfigError, with the line."""
-    text = _text(file)
-    data = _toml(file, text)
+    """The image that a file of `find` describes. Raises ConfigError."""
+    data = _toml(file)
     table = data["tool"]["torch-images"] if file.name == SHARED else data
     if not isinstance(table, dict):
         raise ConfigError(f"{file.name}: 'tool.torch-images' must be a table")
@@ -156,34 +154,17 @@ def load(file: Path) -> Own:
         own = _adapter().validate_python(table)
     except ValidationError as error:
         path, problem, hint = first(error, _WORDS)
-        steps = [step for step in path if step not in ("", "[key]")]
-        raise _error(file, text, steps, problem, hint) from None
+        steps = [str(step) for step in path if step not in ("", "[key]")]
+        at = f"'{'.'.join(steps)}'" if steps else "the table"
+        raise ConfigError(f"{file.name}: {at} {problem}", hint) from None
     return replace(own, root=file.parent)
 
 
-def _error(file: Path, text: str, path: list[str | int], problem: str, hint: str) -> ConfigError:
-    """An error at a key, with its line: tomllib tells none for valid TOML."""
-    start = text.find("[tool.torch-images]") if file.name == SHARED else 0
-    name = re.escape(str(path[0])) if path else "$^"
-    key = re.search(rf'^[ \t]*"?{name}"?[ \t]*=', text[start:], re.MULTILINE)
-    line = text.count("\n", 0, start + key.start()) + 1 if key else 1
-    at = f"'{'.'.join(map(str, path))}'" if path else "the table"
-    return ConfigError(f"{file.name}:{line}: {at} {problem}", hint)
-
-
-def _text(file: Path) -> str:
-    """The text of a TOML file. Raises ConfigError."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file.name} is not valid TOML: {error}") from None
-
-
-def _toml(file: Path, text: str) -> dict[str, Any]:
+def _toml(file: Path) -> dict[str, Any]:
     """The content of a TOML file. Raises ConfigError."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except ValueError as error:  # of tomllib, or not UTF-8
         raise ConfigError(f"{file.name} is not valid TOML: {error}") from None

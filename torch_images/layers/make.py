@@ -126,12 +126,6 @@ def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[s
     return files
 
 
-@contextlib.contextmanager
-def no_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress factory that shows nothing."""
-    yield lambda _title, _done, _size: None
-
-
 def write_layer(
     plan: LayerPlan, wheels: Sequence[Path], target: IO[bytes], threads: int = 1
 ) -> tuple[Layer, tuple[str, ...]]:

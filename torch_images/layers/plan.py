@@ -76,6 +76,12 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
     return tuple((name, title, tuple(groups[name])) for name, title in kept)
 
 
+def removals_of(config: Config, spec: ImageSpec) -> list[Removal]:
+    """The removals from wheels of an image."""
+    cuda, platform = spec.cuda.version, spec.platform
+    return [r for r in config.removals if r.applies(cuda, platform, narrowed=spec.narrowed)]
+
+
 def layer_plans(
     config: Config, spec: ImageSpec, lock: ImageLock, *, small: bool = False
 ) -> dict[str, tuple[LayerPlan, ...]]:
@@ -84,11 +90,7 @@ def layer_plans(
     `small` ones end in a layer without files. BuildKit treats parent images with equal tars as the
     same, however they are compressed: the extra layer separates its results for them.
     """
-    removals = [
-        r
-        for r in config.removals
-        if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
-    ]
+    removals = removals_of(config, spec)
     arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
     plans = {
         name: plan_layers(title, wheels, spec.base.python, removals, arches)
@@ -102,6 +104,14 @@ def layer_plans(
     )
     groups = {**plans, "small": (last,)}
     return {name: tuple(replace(p, small=True) for p in ps) for name, ps in groups.items()}
+
+
+def all_plans(
+    config: Config, spec: ImageSpec, lock: ImageLock, *, small: bool = False
+) -> list[LayerPlan]:
+    """The plans of `layer_plans` in one list, from the base up."""
+    groups = layer_plans(config, spec, lock, small=small).values()
+    return [plan for group in groups for plan in group]
 
 
 def plan_layers(

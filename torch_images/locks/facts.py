@@ -6,6 +6,7 @@ sees changes. They determine which images exist, but are not in the images.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,18 +28,15 @@ class FactsLock(Lock):
     facts: Facts
 
 
-def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Config:
+def with_facts(config: Config, folder: Path) -> Config:
     """The config with all facts that a folder of locks has for it.
 
-    Raises LockError for a damaged file; with `damaged_ok` it is ignored too.
+    A damaged file is ignored here, so that `lock` can replace it. Images that need it are refused.
     """
     facts = []
     for path in sorted(folder.glob("release-*.json")):
-        try:
+        with contextlib.suppress(LockError):
             facts.append(read(FactsLock, path).facts)
-        except LockError:
-            if not damaged_ok:
-                raise
     return replace(config, facts=tuple(facts))
 
 

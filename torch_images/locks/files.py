@@ -41,10 +41,8 @@ def _version(text: str) -> str:
     return text
 
 
-Project = Annotated[str, matches(r"[a-z0-9]+(?:-[a-z0-9]+)*", "a project")]
 PythonVersion = Annotated[str, AfterValidator(_version)]
 Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "a SHA-256")]
-Commit = Annotated[str, matches(r"[0-9a-f]{40}", "a commit")]
 Word = Annotated[str, matches(r"[!-~]+", "a word")]
 
 

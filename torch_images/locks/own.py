@@ -7,7 +7,6 @@ from and of what this project adds, so a build knows when they do not fit any mo
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from torch_images.config.own import LOCK, Own
 from torch_images.errors import LockError
 from torch_images.locks.image_lock import ImageLock, parse_image_lock
 from torch_images.locks.requirements import request
-from torch_images.project import project_root
+from torch_images.project import version
 
 _SCHEMA = 1
 _HINT = "run `torch-images lock`"
@@ -105,12 +104,6 @@ def require_parts(own: Own, parts: Mapping[str, str]) -> None:
             f"install torch-images {lock.version} for the same image again, or {_HINT} for one by "
             "this version, with the same packages",
         )
-
-
-def version() -> str:
-    """The version of torch-images."""
-    text = (project_root() / "pyproject.toml").read_text(encoding="utf-8")
-    return str(tomllib.loads(text)["project"]["version"])
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str], *, values: bool = True) -> list[str]:

@@ -159,14 +159,8 @@ def package_name(own: Own) -> str:
 def _requirement(line: str, place: str) -> Requirement:
     if line.startswith("-") and not _PATH.fullmatch(line):
         option = line.split("=", maxsplit=1)[0].split(maxsplit=1)[0]
-        index = option in ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
-        raise LockError(
-            f"{place}: {option} cannot be locked",
-            "leave it out: torch comes with the image; name an index that has all other packages "
-            "in UV_DEFAULT_INDEX"
-            if index
-            else "leave it out",
-        )
+        hint = "leave it out; name an index that has all packages but torch in UV_DEFAULT_INDEX"
+        raise LockError(f"{place}: {option} cannot be locked", hint)
     try:
         one = Requirement(line)
     except InvalidRequirement as error:
@@ -194,15 +188,8 @@ def _lines(
     """Each line of a file and of those that it includes: file, number, text, whether it limits."""
     if name in including:
         raise LockError(f"{name} includes itself", "take the line out")
-    number, whole = 1, ""
-    for at, line in enumerate([*text.splitlines(), ""], 1):
-        whole = f"{whole} {line.rstrip()}" if whole else line.rstrip()
-        if whole.endswith("\\"):
-            whole = whole[:-1]
-            continue
-        plain, whole, start = re.sub(r"(?:^|\s)#.*", "", whole).strip(), "", number
-        number = at + 1
-        if not plain or plain.split("=")[0].split()[0] in _HARMLESS:
+    for number, plain in _joined(text):
+        if plain.split("=")[0].split()[0] in _HARMLESS:
             continue
         if other := _INCLUDES.fullmatch(plain):
             path = str(Path(name).parent / other[1])
@@ -210,7 +197,20 @@ def _lines(
             content = _text(root, path)
             yield from _lines(content, path, root, (*including, name), limits=limiting)
         else:
-            yield name, start, plain, limits
+            yield name, number, plain, limits
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """The number and the text of each line, without comments; a backslash joins it to the next."""
+    number, whole = 1, ""
+    for at, line in enumerate([*text.splitlines(), ""], 1):
+        whole = f"{whole} {line.rstrip()}" if whole else line.rstrip()
+        if whole.endswith("\\"):
+            whole = whole[:-1]
+            continue
+        if plain := re.sub(r"(?:^|\s)#.*", "", whole).strip():
+            yield number, plain
+        number, whole = at + 1, ""
 
 
 def _files(root: Path, name: str, before: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
@@ -218,8 +218,8 @@ def _files(root: Path, name: str, before: Iterable[str] = ()) -> Iterator[tuple[
     text = _text(root, name)
     yield name, text
     if Path(name).suffix not in (".lock", ".toml"):
-        for line in text.splitlines():
-            if (other := _INCLUDES.fullmatch(line.strip())) and name not in before:
+        for _, line in _joined(text):
+            if (other := _INCLUDES.fullmatch(line)) and name not in before:
                 yield from _files(root, str(Path(name).parent / other[1]), (*before, name))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch_images.config.fields import Commit, WheelName
 from torch_images.config.schema import Section, matches
 from torch_images.config.types import Source
-from torch_images.locks.files import Commit, Lock, Project, PythonVersion, Sha256, Word
+from torch_images.locks.files import Lock, PythonVersion, Sha256, Word
 
 # Its last part is a plain file name that no program reads as an option.
 _URL = r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,200}"
@@ -67,7 +68,7 @@ class LockedSdist(Section):
     `sha256`: of that file, 64 hexadecimal digits.
     """
 
-    name: Project
+    name: WheelName
     version: PythonVersion
     filename: Annotated[str, matches(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}\.tar\.gz", "an sdist")]
     size: int
@@ -94,10 +95,6 @@ class SourceLock(Lock):
     trees: tuple[LockedTree, ...] = ()
     archives: tuple[LockedArchive, ...] = ()
     sdists: tuple[LockedSdist, ...] = ()
-
-    def tree(self, name: str) -> LockedTree:
-        """The tree with a name, "torch" or "triton". Raises StopIteration if there is none."""
-        return next(tree for tree in self.trees if tree.name == name)
 
 
 def locked_trees(source: Source) -> tuple[LockedTree, ...]:

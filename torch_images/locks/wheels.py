@@ -12,11 +12,11 @@ from typing import Annotated
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
-from torch_images.config.fields import HostPlatform
+from torch_images.config.fields import HostPlatform, WheelName
 from torch_images.config.indexes import INDEX, Index, origin
 from torch_images.config.schema import Section, matches
 from torch_images.errors import shown
-from torch_images.locks.files import Lock, Project, PythonVersion, Sha256, Word, damaged, read
+from torch_images.locks.files import Lock, PythonVersion, Sha256, Word, damaged, read
 from torch_images.platforms import AMD64, Platform
 
 # The name in messages of the index of UV_DEFAULT_INDEX, whose URL may have a password.
@@ -42,7 +42,7 @@ class LockedWheel(Section):
     `index`: the URL of its index; "" for the main one.
     """
 
-    name: Project
+    name: WheelName
     version: PythonVersion
     # A plain file name that no program reads as an option.
     filename: Annotated[str, matches(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl", "a wheel")]

@@ -28,7 +28,7 @@ from torch_images.host.cache import Part
 from torch_images.host.workers import workers
 from torch_images.jobs import Builder
 from torch_images.layers.parent import parent_name
-from torch_images.layers.plan import layer_plans
+from torch_images.layers.plan import all_plans
 from torch_images.maintain import gc
 from torch_images.pipeline.make import check, undisturbed
 from torch_images.verify import ledger
@@ -181,8 +181,8 @@ class StaleRun:
             for parent in engine.details(ours(cache, engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
-        groups = layer_plans(job.config, image.spec, image.lock, small=image.small).values()
-        kept = {f"{Part.LAYERS}/{plan.key}" for plans in groups for plan in plans}
+        plans = all_plans(job.config, image.spec, image.lock, small=image.small)
+        kept = {f"{Part.LAYERS}/{plan.key}" for plan in plans}
         layers = [
             item
             for item in gc.cache(cache)

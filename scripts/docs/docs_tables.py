@@ -1,13 +1,20 @@
-"""Tables of README.md and docs, generated from images.yaml and locks/. Pure but for locks/."""
+"""Tables of README.md and docs, generated from images.yaml and locks/.
+
+    python scripts/docs/docs_tables.py [--check]
+
+With --check it changes nothing, and fails if a table is out of date.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
+from torch_images.cli import verb
 from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
@@ -151,3 +158,20 @@ def _sources(config: Config) -> str:
 
 def _text(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(table(header, rows)) + "\n"
+
+
+def main() -> None:
+    """Fill the tables of all pages, or check them."""
+    parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
+    for name in PAGES:
+        page = verb.ROOT / name
+        text = page.read_text()
+        filled = fill(text, parts)
+        if filled != text and "--check" in sys.argv:
+            sys.exit(f"{name} is out of step with images.yaml; run `./inv docs`")
+        page.write_text(filled)
+        print(f"{name} is up to date" if filled == text else f"{name} was written")
+
+
+if __name__ == "__main__":
+    main()
