@@ -89,6 +89,7 @@ REPORTS = {
     "verified": report.verified(PROOF),
     "gpus": see_tasks.every_gpu([GPU]),
     "removed": "\n".join(report.collected(ITEM, done=done) for done in (False, True)),
+    "changed-images": "\n".join(report.changed_images({"a": "1", "b": "2", "c": "3"}, {"a": "0", "c": "3"})),
     "reproduced": verdict(IDENTICAL),
     "reproduced-content": verdict(SAME_CONTENT),
     "reproduced-not": verdict(DIFFERENT, *DIFFERENCES),

@@ -6,6 +6,7 @@ Once they are ready, it is rendered once and becomes an `ImagePlan`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,10 @@ from pathlib import Path
 from torch_images.build.own import parts
 from torch_images.build.render import Context, render
 from torch_images.config.image import ImageSpec, version_text
+from torch_images.config.lock_requests import image_inputs
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
+from torch_images.errors import LockError
 from torch_images.locks.image_lock import (
     ImageLock,
     image_lock,
@@ -102,6 +106,20 @@ def plan_images(
     Raises LockError as `lock_image` does.
     """
     return tuple(plan_image(config, image, root) for image in lock_images(config, specs, locks))
+
+
+def identities(config: Config, root: Path, locks: Path) -> dict[str, str]:
+    """The identity of each image of the catalogue by its identifier.
+
+    It is "" where a lock does not match images.yaml. An image that lacks a lock is left out.
+    """
+    images = {}
+    for spec in matrix(config):
+        if all(item.path(locks).exists() for item in image_inputs(config, spec)):
+            images[spec.id] = ""
+            with contextlib.suppress(LockError):
+                images[spec.id] = plan_image(config, lock_image(config, spec, locks), root).identity
+    return images
 
 
 def version(config: Config, image: ImagePlan) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from torch_images.build.plan import identities
 from torch_images.cli import report, verb
 from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for, side_by_side
@@ -93,8 +94,8 @@ def _write(
 ) -> verb.Result:
     """Resolve the chosen locks, then write all of them, or none if one fails.
 
-    `plans` are changes to images.yaml, `notes` are for a reviewer. With `plans`, removes the locks
-    that the catalogue does not need any more.
+    First prints which images of the catalogue change. `plans` are changes to images.yaml, `notes`
+    are for a reviewer. With `plans`, removes the locks that the catalogue does not need any more.
     """
     before, workspace, path = verb.config(), verb.workspace(), config_file(verb.ROOT)
     old = text = path.read_text(encoding="utf-8")
@@ -108,13 +109,18 @@ def _write(
 
         config = with_facts(loaded, new.folder)
         lines = resolve_all(choose(config, new.folder), new.folder)
+        after = with_facts(loaded, new.folder)
         if plans:
-            after = with_facts(loaded, new.folder)
             gone = {item.path(new.folder) for item in inputs(before)}
             gone -= {item.path(new.folder) for item in inputs(after)}
             for file in sorted(file for file in gone if file.exists()):
                 file.unlink()
                 lines.append(f"{file.stem}: removed")
+        changes = report.changed_images(
+            identities(before, verb.ROOT, workspace.locks),
+            identities(after, verb.ROOT, new.folder),
+        )
+        print("".join(f"{line}\n" for line in changes), end="", flush=True)
         new.put({path: (old, text)} if text != old else {})
     lines = lines or ["nothing to add: locks/ has all that images.yaml asks for"]
     if decide := [*(one.sentence for one in plans), *notes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.build import bake
@@ -164,6 +164,15 @@ def verified(proof: VerifyReport) -> str:
     reasons = Counter(c.message.partition("Skipped: ")[2] or c.message for c in proof.skipped)
     lines += [f"  skipped {count}: {reason}" for reason, count in reasons.items()]
     return "\n".join(lines)
+
+
+def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A line for each image of the catalogue that new locks change, from `plan.identities`."""
+    return [
+        f"{image}: {'changes' if image in after else 'leaves the catalogue'}"
+        for image in before
+        if after.get(image) != before[image]
+    ]
 
 
 def findings(listed: Sequence[Finding]) -> str:
