@@ -68,7 +68,7 @@ def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Pat
 
 def test_own_image_needs_no_clone(command: Path, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("einops\n")
-    for words in (("init", "--name", "app"), ("lock",)):
+    for words in (("init", "--yes", "--name", "app"), ("lock",)):
         done = run(command, tmp_path, *words)
         assert done.returncode == 0, done.stderr
     done = run(command, tmp_path, "build", "--dry-run")

@@ -348,11 +348,11 @@ def test_option_for_the_images_of_the_project_is_refused(
 
 def test_init_writes_a_table_once(mine: Mine) -> None:
     (mine.folder / FILE).unlink()
-    done = mine.run("init")
+    done = mine.run("init", "--yes")
     assert done.returncode == 0, done.stderr
     own = load(mine.folder / FILE)
     assert (own.name, own.requirements) == ("app", "requirements.txt")
-    again = mine.run("init")
+    again = mine.run("init", "--yes")
     assert again.returncode == 2
     assert load(mine.folder / FILE) == own
 

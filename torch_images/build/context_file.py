@@ -91,6 +91,10 @@ def _walk(
             if not any(fnmatchcase(child.name, pattern) for pattern in skipped):
                 yield from _walk(root, child, f"{target}/{child.name}", skipped)
     elif real.is_file():
+        try:
+            target.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the name of {name} is not UTF-8", "rename it") from None
         yield path, target
     else:
         raise UsageError(f"the project has no file {name}", "correct `files` of its table")

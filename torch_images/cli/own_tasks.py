@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from torch_images.build.own import parts
 from torch_images.cli import verb
 from torch_images.cli.called import called
-from torch_images.cli.options import Options, option
+from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for
 from torch_images.config import own as table
 from torch_images.config.choose import choose, choose_id, choose_own
@@ -34,23 +35,28 @@ _FILES = (UV_LOCK, PYLOCK, "requirements.txt", table.SHARED)
 
 
 class Init(Options):
-    gpu: str = option(
-        "GPU of the host that will run it, such as 'RTX 5090' (default: this host's, by "
-        "nvidia-smi, or else an image for all GPUs)"
-    )
+    gpu: str = option("GPU of the host that will run it, such as 'RTX 5090'")
     driver: str = option("driver of that host, such as 570", needs="gpu")
     name: str = option("name of the image (default: the folder's)")
+    yes: bool = flag("ask nothing: this host's GPU by nvidia-smi, else an image for all GPUs")
 
 
 @verb.verb(Init, example="init --gpu 'RTX 5090' --driver 580")
 def init(options: Init) -> verb.Result:
-    """Start your own image: write torch-images.toml into this folder."""
+    """Start your own image: write torch-images.toml into this folder.
+
+    It asks for GPU and driver, and never overwrites a file.
+    """
     config, folder = verb.catalogue(), own_folder()
     if file := table.find(folder):
         raise UsageError(f"{file} exists already", "edit it, or remove it")
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", "correct --project")
-    spec = _picked(config, options.gpu, options.driver)
+    gpu, driver = options.gpu, options.driver
+    if not gpu and not options.yes and sys.stdin.isatty():
+        gpu = input("GPU of the host, such as RTX 5090 (nothing: all GPUs): ").strip()
+        driver = input("Its driver, such as 570 (nothing: the newest): ").strip() if gpu else ""
+    spec = _picked(config, gpu, driver)
     name = options.name or re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     text = _table(config, folder, spec, name or "my-app")
     path = folder / table.FILE
