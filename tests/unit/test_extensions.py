@@ -304,7 +304,7 @@ def test_compiled_extras_are_those_that_requirements_name(
     ("table", "message"),
     [
         ({"arch": ("10.0",)}, "fast-one: fast is compiled for 8.0, 9.0, 12.0 only"),
-        ({"arch": ("9.0",), "cuda": "12.8"}, "fast-one: fast has no wheels for CUDA 12.8"),
+        ({"arch": ("9.0",), "cuda": "12.8"}, "fast-one: fast is not compiled for CUDA 12.8"),
         ({"arch": ("9.0",), "source": "fork"}, "fast-one: the wheels of fast are compiled for"),
     ],
 )

@@ -187,6 +187,8 @@ def _differences(plain: ImageLock, lock: ImageLock) -> Iterator[str]:
     wheels = lock.own_wheels.wheels if lock.own_wheels else ()
     size = sum(wheel.size for wheel in wheels) / 1e6
     yield f"{len(wheels)} wheels, {size:.0f} MB, besides the {len(has)} of the image"
+    for sdist in lock.sdists:
+        yield f"compiles {sdist.name} {sdist.version}; docs/extensions.md has the time"
     for wheel in wheels:
         if wheel.name in has:
             yield f"{wheel.name} {wheel.version} in place of {has[wheel.name]}"

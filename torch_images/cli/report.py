@@ -80,7 +80,7 @@ def compiling(image: LockedImage) -> list[str]:
         ),
         *(f"compiles {sdist.name} {sdist.version} from {sdist.filename}" for sdist in lock.sdists),
         f"for {';'.join(spec.arches)}{features}",
-        "time: see docs/compile.md",
+        f"time: see docs/{'compile' if lock.trees else 'extensions'}.md",
     ]
 
 

@@ -109,7 +109,8 @@ class Extra(Section, keys={"name": NAME}):
         architectures.
         """
         if not self.pins and cuda not in dict(self.wheels):
-            return f"{self.name} has no wheels for CUDA {cuda}"
+            have = "is not compiled" if self.source else "has no wheels"
+            return f"{self.name} {have} for CUDA {cuda}"
         if (self.pins or self.source) and release is None:
             return f"the wheels of {self.name} are compiled for published releases of torch"
         if self.pins and release and self.pinned(release.version) is None:

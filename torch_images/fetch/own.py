@@ -94,7 +94,7 @@ def compiled_extras(
         if reason := next(filter(None, reasons), ""):
             raise LockError(
                 f"{asked.where} asks for {extra.package}: {reason}",
-                "change the table, or leave it out",
+                'change the table, such as arch = ["9.0"], or leave it out',
             )
     return extras
 

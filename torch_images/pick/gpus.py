@@ -15,8 +15,8 @@ from torch_images.platforms import AMD64, ARM64, Platform, find
 
 # Caveats about images of a platform that were not tried on real hosts yet.
 CAVEATS = {
-    ARM64: "images for linux/arm64 are built under an emulator (QEMU); none has run on an Arm host "
-    "with a GPU"
+    ARM64: "the project tested images for linux/arm64 in an emulator (QEMU); none has run on an "
+    "Arm host with a GPU"
 }
 # The oldest compute capability in PyTorch's wheels for CUDA 12.6. The last release with these
 # wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
