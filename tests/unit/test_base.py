@@ -277,6 +277,8 @@ class Bootstrap(FakeRunner):
                 tree.addfile(tarfile.TarInfo("./etc"))
             if self.fails:
                 raise CommandError("mmdebstrap", 1, self.fails)
+        if "dpkg-deb" in command:
+            return Runner().run(command)
         return super().run(command, **options)
 
 

@@ -20,6 +20,7 @@ from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.compat import prepare
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.inside import decision
 from torch_images.locks.debs import DebLock
 
@@ -38,7 +39,7 @@ def test_prepare_fetches_once_and_reads_the_note(config: Config, tmp_path: Path)
     with web_server(FILES) as (url, paths):
         network = Network(compat_mirror=url)
         for _ in range(2):
-            ready = prepare(config.compat, LOCK, cache=tmp_path, network=network)
+            ready = prepare(config.compat, LOCK, cache=tmp_path, network=network, run=Runner())
             assert json.loads(ready.note)["driver"] == [535, 550, 565, 570, 575, 580]
             assert [p.read_bytes() for p in ready.folder.iterdir()] == [DEB]
         assert paths == list(FILES)
@@ -52,7 +53,7 @@ def test_prepare_reads_the_note_with_any_compression(
     lock = lock_of(data)
     with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
         network = Network(compat_mirror=url)
-        ready = prepare(config.compat, lock, cache=tmp_path, network=network)
+        ready = prepare(config.compat, lock, cache=tmp_path, network=network, run=Runner())
     assert json.loads(ready.note)["driver"][0] == 535
 
 
@@ -73,7 +74,13 @@ def test_prepare_failed_download_names_both_solutions(
     with web_server({}) as (url, _):
         mirror = url if reachable else f"http://127.0.0.1:{closed_port()}"
         with pytest.raises(error) as caught:
-            prepare(config.compat, LOCK, cache=tmp_path, network=Network(compat_mirror=mirror))
+            prepare(
+                config.compat,
+                LOCK,
+                cache=tmp_path,
+                network=Network(compat_mirror=mirror),
+                run=Runner(),
+            )
     line = str(caught.value)
     assert line.startswith(problem)
     assert line.endswith(
@@ -96,7 +103,7 @@ def test_prepare_refuses_a_package_without_libcuda(
     with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
         network = Network(compat_mirror=url)
         with pytest.raises(LockError, match=problem):
-            prepare(config.compat, lock, cache=tmp_path, network=network)
+            prepare(config.compat, lock, cache=tmp_path, network=network, run=Runner())
     assert not (tmp_path / "compat").exists() or not list((tmp_path / "compat").iterdir())
 
 
@@ -125,9 +132,9 @@ def test_only_the_compat_librarys_own_note_counts(
                 with pytest.raises(
                     LockError, match=r"has no libcuda; see locks/compat-cu130\.json"
                 ):
-                    prepare(config.compat, lock, cache=cache, network=network)
+                    prepare(config.compat, lock, cache=cache, network=network, run=Runner())
                 continue
-            ready = prepare(config.compat, lock, cache=cache, network=network)
+            ready = prepare(config.compat, lock, cache=cache, network=network, run=Runner())
         assert json.loads(ready.note)["driver"] == json.loads(note)["driver"]
 
 

@@ -16,7 +16,7 @@ FLOORS = (
     *("maintain", "pick", "publish", "pipeline", "cli"),
 )
 # Where functions import modules of the project, so that other verbs start faster: all of cli, and
-LAZY = {f"torch_images.{name}" for name in ("fetch.bootstrap", "fetch.compat", "verify.ledger")}
+LAZY = {"torch_images.verify.ledger"}
 Trees = Mapping[str, ast.Module]
 
 

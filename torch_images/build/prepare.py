@@ -58,7 +58,7 @@ class Preparer:
         where: dict[str, Any] = {"cache": space.cache, "network": space.network}
         self.base = cache(bases.base)
         self.debs = cache(bases.debs)
-        self.compat = cache(partial(prepare_compat, job.config.compat, **where))
+        self.compat = cache(partial(prepare_compat, job.config.compat, run=job.run, **where))
         self.sources = cache(partial(prepare_sources, run=job.run, **where))
         self.sdists = cache(partial(sdist_folder, **where))
         self.toolkit = cache(partial(archive_folder, **where))

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from torch_images.config.types import Base
-from torch_images.errors import CommandError
+from torch_images.errors import CommandError, LockError
 from torch_images.fetch.apt import ARCHIVES, Resolver, confined, explain, tree_room
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, filling, used
@@ -169,22 +169,21 @@ def kept(path: str) -> bool:
 
 
 def repository(
-    suite: str, debs: Mapping[LockedDeb, Path], platform: Platform = AMD64
+    suite: str, debs: Mapping[LockedDeb, Path], run: Runner, platform: Platform = AMD64
 ) -> dict[str, bytes]:
     """The index files of an apt repository with exactly these packages of a platform.
 
-    The keys are paths below the repository's root. Raises LockError for a package that is damaged,
-    or whose name or version differs from its lock.
+    The keys are paths below the repository's root. Raises CommandError for a damaged package, and
+    LockError for one whose name or version differs from its lock: apt could read another name as an
+    expression, or as a package to remove.
     """
-    from torch_images.locks.debfile import control  # takes 20 ms, once for each base
-
     stanzas = []
     for deb, path in sorted(debs.items()):
-        stanza = control(deb, path)
-        stanza["Filename"] = f"pool/{deb.sha256}.deb"
-        stanza["Size"] = str(path.stat().st_size)
-        stanza["SHA256"] = deb.sha256
-        stanzas.append(stanza.dump())
+        fields = run.run(["dpkg-deb", "--field", str(path)]).output.rstrip("\n").split("\n")
+        if not {f"Package: {deb.name}", f"Version: {deb.version}"} <= {*fields}:
+            raise LockError(f"{deb.filename} is not {deb.name} {deb.version}, as it was locked")
+        fields += [f"Filename: pool/{deb.sha256}.deb", f"Size: {path.stat().st_size}"]
+        stanzas.append("\n".join([*fields, f"SHA256: {deb.sha256}\n"]))
     packages = "\n".join(stanzas).encode()
     architecture = platform.architecture
     folder = f"main/binary-{architecture}"
@@ -215,7 +214,7 @@ def _bootstrap(
         old_mask = os.umask(0o022)
         try:
             # A copy: a rootless bootstrap runs as another user, who cannot enter the cache.
-            for name, data in repository(base.suite, debs, lock.platform).items():
+            for name, data in repository(base.suite, debs, run, lock.platform).items():
                 (archive / name).parent.mkdir(parents=True, exist_ok=True)
                 (archive / name).write_bytes(data)
             (archive / "pool").mkdir()

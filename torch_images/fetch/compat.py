@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.config.types import Compat
-from torch_images.errors import LockError, NetworkError
+from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.inside import elfnote
 from torch_images.locks.debs import DebLock
 
@@ -35,7 +36,9 @@ class ReadyCompat:
     note: str
 
 
-def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> ReadyCompat:
+def prepare(
+    compat: Compat, lock: DebLock, *, cache: Path, network: Network, run: Runner
+) -> ReadyCompat:
     """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
     Raises NetworkError if it cannot be fetched, LockError if no mirror has the locked file.
@@ -53,7 +56,7 @@ def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> 
         with filling(folder) as new:
             (new / "deb").mkdir()
             shutil.copyfile(debs[deb], new / "deb" / f"{lock.name}.deb")
-            (new / "note.json").write_text(_note_of(lock, debs[deb], new.parent))
+            (new / "note.json").write_text(_note_of(lock, debs[deb], new.parent / "files", run))
     used(folder)
     return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 
@@ -70,17 +73,17 @@ def read_note(libcuda: Path) -> str:
     return json.dumps(kept, separators=(",", ":"))
 
 
-def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
-    """The note of the libcuda in a package. Raises LockError if the package has no libcuda."""
-    from torch_images.locks.debfile import files  # takes 20 ms, once for each package
+def _note_of(lock: DebLock, deb: Path, files: Path, run: Runner) -> str:
+    """The note of the libcuda in a package, which is unpacked to `files`.
 
-    with files(lock.debs[0], deb) as members:
-        for member in members:
-            if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):
-                library = members.extractfile(member)
-                assert library is not None
-                copy = scratch / "libcuda.so"
-                with copy.open("wb") as stream:
-                    shutil.copyfileobj(library, stream)
-                return read_note(copy)
-    raise LockError(f"{lock.debs[0].filename} has no libcuda", f"see locks/{lock.name}.json")
+    Raises LockError if it is not a package, or has no libcuda.
+    """
+    name, hint = lock.debs[0].filename, f"see locks/{lock.name}.json"
+    try:
+        run.run(["dpkg-deb", "--extract", str(deb), str(files)])
+    except CommandError as error:
+        raise LockError(f"{name} is not a Debian package: {shown(error.output)}", hint) from None
+    for path in files.rglob("compat/libcuda.so.*"):
+        if re.fullmatch(r"libcuda\.so\.[0-9.]+", path.name) and not path.is_symlink():
+            return read_note(path)
+    raise LockError(f"{name} has no libcuda", hint)
