@@ -87,7 +87,7 @@ def test_output_equals_that_of_a_clone(command: Path, tmp_path: Path) -> None:
         if words[0] == "pick":
             expected = expected.replace("invoke build", "torch-images build")
         assert done.stdout == expected
-    assert "torch-cu130:sm120" in run(command, tmp_path, *PICK).stdout
+    assert "docker run --rm --gpus all torch-cu130:" in run(command, tmp_path, *PICK).stdout
     assert list(tmp_path.iterdir()) == []
 
 
