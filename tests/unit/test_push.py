@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import M130, T130
-from tests.unit.fakes import FakeEngine, FakeRunner, workspace_of
+from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
@@ -369,3 +369,26 @@ def test_send_that_fails(message: str, error: type[Exception]) -> None:
     move = Move(reference=f"{REPOSITORY}:a", state=NEW, digests=("sha256:1",))
     with pytest.raises(error):
         send(move, Tagging(), Docker(message))
+
+
+class Broken(Docker):
+    """It is broken off."""
+
+    def stream(self, *_: Any, **__: Any) -> Completed:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("docker", [Docker("denied: no right"), Broken()])
+def test_a_push_that_fails_leaves_no_name_behind(docker: Docker) -> None:
+    """Nor does it take the one that another image had, or the only one of this image."""
+    ours, name = stored("1", "torch-cu130:a"), f"{REPOSITORY}:a"
+    move = Move(reference=name, state=NEW, digests=(ours.id,))
+    for before in ([ours], [ours, stored("2", name)], [stored("1", name, "torch-cu130:a")]):
+        engine = FakeEngine(*before)
+        with pytest.raises((UsageError, KeyboardInterrupt)):
+            send(move, engine, docker)
+        assert {i.id: {*i.tags} for i in engine.images} == {i.id: {*i.tags} for i in before}
+    engine = FakeEngine(stored("1"))
+    with pytest.raises((UsageError, KeyboardInterrupt)):
+        send(move, engine, docker)
+    assert engine.digest(ours.id)

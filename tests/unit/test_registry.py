@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 
+from tests.loopback import serving
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import ends_well, json_texts
 from torch_images.errors import (
@@ -141,6 +143,41 @@ def test_lookup_does_not_wait_forever() -> None:
     with pytest.raises(NoAnswerError, match="no answer within"):
         lookup(NAME, Asleep())
     assert time.monotonic() - began < 15
+
+
+class Forbidding(BaseHTTPRequestHandler):
+    """A registry that answers 403 to everything, with the code in the path as the reason."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"errors": [{"code": self.path.split("/")[2].upper()}]}).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks"), [("name_unknown", True), ("manifest_unknown", True), ("denied", False)]
+)
+def test_lookup_of_a_name_that_the_registry_forbids(code: str, lacks: bool) -> None:
+    """Some answer 403 for what they lack; only the body, which buildx cannot show, says so."""
+
+    class Buildx(FakeRunner):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            if command[0] != "docker":
+                return Runner().run(command, **options)
+            return super().run(command, **options)
+
+    with serving(Forbidding) as url:
+        name = f"{url.removeprefix('http://')}/{code}:x"
+        for place, told in ((url, lacks), ("http://127.0.0.1:1", False)):
+            said = f"unexpected status from HEAD request to {place}/v2/{code}/x: 403 Forbidden\n"
+            run = Buildx({INSPECT: (1, f"ERROR: {said}")})
+            if told:
+                assert lookup(name, run) is None
+            else:
+                with pytest.raises(UsageError, match="docker login"):
+                    lookup(name, run)
 
 
 def test_lookup_with_a_home_that_is_no_folder_names_it() -> None:

@@ -11,7 +11,7 @@ or to the image itself while it is the only one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from torch_images.build import labels
@@ -156,12 +156,27 @@ def send(move: Move, engine: Engine, run: Runner) -> None:
             create = ["docker", "buildx", "imagetools", "create", f"--tag={reference}"]
             run.run([*create, *sources], seconds=_ANSWER)
             return
-        engine.tag(move.digests[0], *reference.rsplit(":", 1))
-        done = run.stream(["docker", "push", reference])
+        with _named(reference, move.digests[0], engine):
+            done = run.stream(["docker", "push", reference])
+            if done.code:
+                raise of_registry(reference, done.output)
     except CommandError as error:
         raise of_registry(reference, error.output) from None
-    if done.code:
-        raise of_registry(reference, done.output)
+
+
+@contextlib.contextmanager
+def _named(reference: str, digest: str, engine: Engine) -> Iterator[None]:
+    """Give an image of the engine a name; after an error, the name is as it was before."""
+    before = engine.digest(reference)
+    engine.tag(digest, *reference.rsplit(":", 1))
+    try:
+        yield
+    except BaseException:
+        if before:
+            engine.tag(before, *reference.rsplit(":", 1))
+        elif any(i.id == digest and len(i.tags) > 1 for i in engine.listed()):  # else it would go
+            engine.untag(reference)
+        raise
 
 
 def indexes(moves: Sequence[Move]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +35,15 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _ANSWER = 60.0  # seconds to wait for buildx
+# What some registries answer with status 403 for a name that they lack. buildx asks by HEAD, and so
+# cannot show it.
+_FORBIDDEN = re.compile(r"HEAD request to (https?://([^/\s]+)/\S+): 403\b")
+_LACKS = re.compile(r'"code"\s*:\s*"(?:NAME|MANIFEST)_UNKNOWN"')
+_BODY = """\
+import sys, urllib.request as url
+url.HTTPDefaultErrorHandler.http_error_default = lambda _, request, answer, *rest: answer
+print(url.urlopen(sys.argv[1], timeout=15).read(65536))
+"""
 _LONGEST = 60.0  # seconds between two attempts
 _TEXT = 40  # characters of a version
 
@@ -211,11 +221,21 @@ def _inspect(reference: str, run: Runner, *words: str) -> str | None:
     try:
         return run.run(command, seconds=_ANSWER).output
     except CommandError as error:
-        if re.search(r"not found\s*$", error.output):
+        if re.search(r"not found\s*$", error.output) or _lacks(reference, error.output, run):
             return None
         if "docker --help" in error.output:
             check_buildx(run)
         raise of_registry(reference, error.output) from None
+
+
+def _lacks(reference: str, message: str, run: Runner) -> bool:
+    """Whether a registry that refuses a request says that it does not have the name."""
+    match = _FORBIDDEN.search(message)
+    if not match or match[2] != reference.partition("/")[0]:
+        return False
+    # a process, which can be ended at a time
+    done = run.run([sys.executable, "-Ic", _BODY, match[1]], check=False, seconds=_ANSWER)
+    return bool(_LACKS.search(done.output))
 
 
 def _understood(reference: str, read: Callable[[], T]) -> T:
