@@ -167,10 +167,13 @@ def main() -> None:
         page = verb.ROOT / name
         text = page.read_text()
         filled = fill(text, parts)
-        if filled != text and "--check" in sys.argv:
+        if filled == text:
+            print(f"{name} is up to date")
+        elif "--check" in sys.argv:
             sys.exit(f"{name} is out of step with images.yaml; run `./inv docs`")
-        page.write_text(filled)
-        print(f"{name} is up to date" if filled == text else f"{name} was written")
+        else:
+            page.write_text(filled)
+            print(f"{name} was written")
 
 
 if __name__ == "__main__":
