@@ -114,7 +114,7 @@ def test_an_extension_of_torch_is_compiled(
 ) -> None:
     """For one architecture: each takes seconds, and nvcc compiles for all of them above.
 
-    It asks for C++17, as many do, which headers of torch 2.14 refuse: see cxx.py.
+    It asks for C++17, as many do, which headers of torch 2.14 refuse: see builder.py.
     """
     from torch.utils import cpp_extension
 
@@ -139,3 +139,16 @@ def test_an_extension_of_torch_is_compiled(
     else:
         with pytest.raises((NotImplementedError, RuntimeError)):
             torch.ops.torch_images_check.scaled(torch.ones(3), 3.0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch compiles for the GPU")
+def test_an_extension_has_the_images_architectures(
+    home: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`docker build` has no GPU: see builder.py. `setenv` lets the value go with the check."""
+    from torch.utils import cpp_extension
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "")
+    flags = cpp_extension._get_cuda_arch_flags()
+    own = [arch for arch in torch._C._cuda_getArchFlags().split() if arch.startswith("sm_")]
+    assert {flag.rpartition("=")[2] for flag in flags} == set(own)

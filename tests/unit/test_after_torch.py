@@ -159,6 +159,10 @@ for name in ("efficient", "flash"):
 
 # torch's builder of extensions, as far as it is changed: what it writes for ninja, and without ninja.
 BUILDER = """
+import os
+import torch
+def _get_cuda_arch_flags(cflags=None):
+    return os.environ["TORCH_CUDA_ARCH_LIST"]
 def _write_ninja_file(path, cflags, post_cflags, **more):
     print("ninja", cflags, post_cflags, more)
 def _write_ninja_file_to_build_library(path):
@@ -177,12 +181,12 @@ extension.build_extensions()
 """
 
 
-def use_builder(folder: Path, default: str, **environ: str) -> tuple[str, str]:
+def use_builder(folder: Path, default: str, program: str = USE, **environ: str) -> tuple[str, str]:
     (folder / "torch/utils").mkdir(parents=True)
     (folder / "torch/__init__.py").write_text(TORCH)
     (folder / "torch/utils/__init__.py").touch()
     (folder / "torch/utils/cpp_extension.py").write_text(BUILDER.format(default=default))
-    return run(folder, USE, **environ)
+    return run(folder, program, **environ)
 
 
 def test_extensions_are_compiled_as_cxx20(tmp_path: Path) -> None:
@@ -207,3 +211,29 @@ def test_extensions_keep_their_standard(
     output, errors = use_builder(tmp_path, default, **environ)
     assert "20" not in output
     assert errors == ""
+
+
+@pytest.mark.parametrize(
+    ("devices", "environ", "arches", "line"),
+    [
+        (0, {}, "7.5;9.0a;12.0", True),
+        (0, {"TORCH_CUDA_ARCH_LIST": "8.6"}, "8.6", False),
+        (1, {}, "", False),  # of the GPU
+    ],
+)
+def test_extensions_have_torchs_architectures_where_no_gpu_is(
+    tmp_path: Path, devices: int, environ: dict[str, str], arches: str, line: bool
+) -> None:
+    """As in `docker build`."""
+    program = f"""
+import os, torch
+from types import SimpleNamespace
+torch.cuda = SimpleNamespace(device_count=lambda: {devices})
+torch._C = SimpleNamespace(_cuda_getArchFlags=lambda: "sm_75 sm_90a sm_120 compute_120")
+from torch.utils import cpp_extension as builder
+os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "")
+print(builder._get_cuda_arch_flags(), builder._get_cuda_arch_flags(["-O2"]))
+"""
+    output, errors = use_builder(tmp_path, "c++20", program, **environ)
+    assert output == f"{arches} {arches}\n"
+    assert errors.count("\n") == line

@@ -2,7 +2,7 @@
 
 The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. `prepare`
 runs before torch's own code, `activate` at the end of `import torch`; after torch's ring attention
-was imported, `mend_ring` does, and after its builder of extensions `compile_as_cxx20`. torch's own
+was imported, `mend_ring` does, and after its builder of extensions `mend_builder`. torch's own
 way, an entry point of the group "torch.backends", needs an installed distribution, which `pip
 freeze` would name in every image.
 """
@@ -36,7 +36,7 @@ class _Finder:
         self.waiting: dict[str, Callable[[Any], None]] = {
             "torch": activate,
             RING: mend_ring,
-            BUILDER: compile_as_cxx20,
+            BUILDER: mend_builder,
         }
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
@@ -143,14 +143,17 @@ def mend_ring(ring: Any) -> None:
     ring._templated_ring_attention_backward = backward
 
 
-def compile_as_cxx20(builder: Any) -> None:
-    """Compile extensions as C++20 where torch's headers need it. No failure may stop the import."""
+def mend_builder(module: Any) -> None:
+    """Compile extensions as torch's headers need it. No failure may stop the import."""
     try:
-        from _torch_images import cxx
+        from _torch_images import builder
 
-        cxx.lift(builder)
-    except Exception as error:  # noqa: BLE001  an extension that asks for C++20 still compiles
-        print(f"torch-images: C++17 stays C++17: {error}", file=sys.stderr)
+        builder.lift(module)
+        builder.name_arches(module)
+    except Exception as error:  # noqa: BLE001  torch's own builder serves most extensions
+        print(
+            f"torch-images: torch's builder of extensions stays as it is: {error}", file=sys.stderr
+        )
 
 
 def prefer_tf32(c: Any) -> None:

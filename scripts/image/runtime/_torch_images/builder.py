@@ -1,4 +1,4 @@
-"""C++20 for extensions that ask for an older standard, where torch's own headers refuse that.
+"""What torch's builder of extensions lacks: C++20 where torch's headers need it, and architectures.
 
 torch 2.14 does not compile as C++17, which flash-attn, causal-conv1d and mamba-ssm ask for. This
 changes the options that torch's builder of extensions gives to g++ and nvcc, and nothing else that
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OLDER = re.compile(r"((?:--?std=)?(?:c|gnu)\+\+)(?:0x|11|1y|14|1z|17)")
+_ARCH = re.compile(r"sm_(\d+)(\d[af]?)")  # in torch's list, such as sm_90 or sm_100a
+_ARCHES = "TORCH_CUDA_ARCH_LIST"
 _NAMES = ("-std", "--std")  # nvcc takes the standard as a word of its own, too
 
 
@@ -43,6 +45,24 @@ def lift(builder: "Any") -> None:
     builder.BuildExtension.build_extensions = build_extensions
 
 
+def name_arches(builder: "Any") -> None:
+    """Have extensions compiled for torch's own architectures where no GPU says which.
+
+    So it is in `docker build`, and torch ends with an IndexError there.
+    """
+    flags: Any = builder._get_cuda_arch_flags
+    torch: Any = builder.torch
+
+    def arch_flags(*args: "Any", **kwargs: "Any") -> "Any":
+        if not os.environ.get(_ARCHES) and not torch.cuda.device_count():
+            found = filter(None, map(_ARCH.fullmatch, torch._C._cuda_getArchFlags().split()))
+            os.environ[_ARCHES] = ";".join(f"{each[1]}.{each[2]}" for each in found)
+            _say(f"no GPU here: compiling for {_ARCHES}={os.environ[_ARCHES]}, set it for others")
+        return flags(*args, **kwargs)
+
+    builder._get_cuda_arch_flags = arch_flags
+
+
 def lifted(flags: "Any") -> "Any":
     """Options of a compiler with C++20 in place of an older standard; anything else unchanged."""
     if not isinstance(flags, list):
@@ -53,20 +73,19 @@ def lifted(flags: "Any") -> "Any":
         named = bool(match) and ("=" in flag or (at > 0 and flags[at - 1] in _NAMES))
         new.append(f"{match[1]}20" if match and named else flag)
     if new != flags:
-        _say(next(old for old, ours in zip(flags, new, strict=True) if old != ours))
+        old = next(old for old, ours in zip(flags, new, strict=True) if old != ours)
+        _say(
+            f"{old} is C++20 here, because torch's headers need it; {switches.CXX20}=off leaves it"
+        )
     return new
 
 
-def _say(flag: str) -> None:
-    """Say once what was replaced."""
-    if _said:
-        return
-    _said.append(flag)
-    print(
-        f"torch-images: {flag} is C++20 here, because torch's headers need it; "
-        f"{switches.CXX20}=off leaves it",
-        file=sys.stderr,
-    )
+def _say(text: str) -> None:
+    """Say it, and the like, once: each extension has many files."""
+    kind = text.split(" ", 1)[1]
+    if kind not in _said:
+        _said.append(kind)
+        print(f"torch-images: {text}", file=sys.stderr)
 
 
 _said: list[str] = []
