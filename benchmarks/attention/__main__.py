@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -110,6 +111,11 @@ def pair(call: Callable[[], object], rounds: int, count: int = 1) -> Pair:
         for mode in (STOCK, OURS) if number % 2 else (OURS, STOCK):
             routes.register(mode)
             times[mode].append(milliseconds(call, count))
+    return compared(times)
+
+
+def compared(times: dict[str, list[float]]) -> Pair:
+    """Of the milliseconds of both, turn by turn."""
     ratios = [b / a for a, b in zip(times[STOCK], times[OURS], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return Pair(statistics.median(times[STOCK]), statistics.median(times[OURS]), middle, low, high)
@@ -162,9 +168,10 @@ class Cell:
         return 4.0 * batch * heads * queries * keys * width / (2 if self.causal else 1)
 
 
+GRAPHED = 4  # calls in a CUDA graph
 HEADS = 16
 GRID_WIDTHS, GRID_LENGTHS = (64, 96, 128), (1024, 1280, 2048, 4096)
-GRID_OPERATIONS = (3.5e10, 7e10, 1.4e11, 2.8e11)
+GRID_OPERATIONS = (3.5e10, 7e10, 1.4e11, 2.8e11, 5.6e11)
 # Shapes of no report that were measured by hand, here again beside the grid.
 HELD_OUT = (
     Cell(shape=(1, 16, 16, 16384, 16384, 128), dtype="bf16", causal=False, deterministic=True),
@@ -173,11 +180,16 @@ HELD_OUT = (
     Cell(shape=(16, 16, 16, 1280, 1280, 96), dtype="bf16", causal=False, deterministic=False),
     Cell(shape=(1, 16, 16, 65536, 1024, 64), dtype="bf16", causal=False, deterministic=False),
     Cell(shape=(8, 32, 4, 2048, 2048, 64), dtype="bf16", causal=False, deterministic=False),
+    Cell(shape=(8, 32, 4, 2048, 2048, 64), dtype="bf16", causal=True, deterministic=False),
+    Cell(shape=(1, 24, 24, 4096, 4096, 128), dtype="bf16", causal=True, deterministic=False),
+    Cell(shape=(2, 16, 16, 4096, 4096, 96), dtype="fp16", causal=True, deterministic=False),
+    Cell(shape=(2, 25, 25, 4099, 4099, 64), dtype="fp16", causal=True, deterministic=False),
+    Cell(shape=(36, 32, 32, 1024, 1024, 128), dtype="fp16", causal=True, deterministic=False),
 )
 
 
 def grid() -> Iterator[Cell]:
-    """All points, in an order that leaves no part out where the time ends before."""
+    """All points. Where the time ends before, it leaves out deterministic ones, of all kinds."""
     cells: set[Cell] = set()
     for width in GRID_WIDTHS:
         for length in GRID_LENGTHS:
@@ -190,11 +202,39 @@ def grid() -> Iterator[Cell]:
                         for mode in (False, True)
                     }
     yield from HELD_OUT
-    yield from random.Random(0).sample(sorted(cells, key=repr), len(cells))  # noqa: S311
+    mixed = random.Random(0).sample(sorted(cells, key=repr), len(cells))  # noqa: S311
+    yield from sorted(mixed, key=lambda cell: cell.deterministic)
+
+
+def captured(prepare: Callable[[], Callable[[], object]], rounds: int = 7) -> Pair:
+    """Both as CUDA graphs of four calls each, replayed in turns.
+
+    `prepare` gives the call. A backward pass runs on the stream of its forward pass, so that has to
+    be the stream that is captured.
+    """
+    graphs = {STOCK: torch.cuda.CUDAGraph(), OURS: torch.cuda.CUDAGraph()}
+    kept = {}  # the tensors that the graphs read
+    for mode, graph in graphs.items():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            routes.register(STOCK)
+            call = kept[mode] = prepare()
+            routes.register(mode)
+            call()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(GRAPHED):
+                call()
+        graph.replay()
+    times: dict[str, list[float]] = {mode: [] for mode in graphs}
+    for number in range(rounds):
+        for mode in (STOCK, OURS) if number % 2 else (OURS, STOCK):
+            times[mode].append(milliseconds(graphs[mode].replay, 1) / GRAPHED)
+    return compared(times)
 
 
 def measure_cell(cell: Cell) -> dict[str, Any]:
-    """The pairs of one point: forward, by one call and by calls in a row, and backward."""
+    """The pairs of one point: one call, calls in a row, backward, and both in CUDA graphs."""
     batch, heads, keys_heads, queries, keys, width = cell.shape
     given = [
         torch.randn(batch, n, length, width, device="cuda", dtype=DTYPES[cell.dtype])
@@ -208,6 +248,13 @@ def measure_cell(cell: Cell) -> dict[str, Any]:
             *tensors, is_causal=cell.causal, enable_gqa=keys_heads != heads
         )
 
+    def gradients(out: torch.Tensor, leaves: list[torch.Tensor] = grads) -> object:
+        return torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+
+    def backward_alone() -> Callable[[], object]:
+        leaves = [t.detach().requires_grad_() for t in given]  # of the stream that is captured
+        return partial(gradients, forward(*leaves), leaves)
+
     torch.use_deterministic_algorithms(cell.deterministic)
     try:
         routes.register(STOCK)
@@ -215,10 +262,12 @@ def measure_cell(cell: Cell) -> dict[str, Any]:
         with torch.no_grad():
             call = pair(lambda: forward(*given), 11)
             queued = pair(lambda: forward(*given), 7, 4)
-        backward = pair(lambda: torch.autograd.grad(out, grads, upstream, retain_graph=True), 11)
+        pairs = {"call": call, "queued": queued, "backward": pair(lambda: gradients(out), 11)}
+        if not cell.deterministic:
+            pairs["graph"] = captured(lambda: partial(forward, *given))
+            pairs["graph_backward"] = captured(backward_alone)
     finally:
         torch.use_deterministic_algorithms(mode=False)
-    pairs = {"call": call, "queued": queued, "backward": backward}
     return {
         **asdict(cell), "operations": cell.operations,
         "pairs": {name: asdict(found) for name, found in pairs.items()},

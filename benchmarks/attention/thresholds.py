@@ -1,13 +1,15 @@
-"""What rules.py may say, from a measured grid: `python -m benchmarks.attention.thresholds FILE`.
+"""What rules.py may say, from measured grids: `python -m benchmarks.attention.thresholds FILE ...`.
 
-FILE is the result of `python /attention --measure grid`. A rule takes a step of one width in one
-mode from so many queries and keys, and so many operations, on. Of the rules under which nothing
-that was measured is slower than torch, the one that takes the most is printed, as rules.py has it.
+Each FILE is the result of `python /attention --measure grid` with one release of torch. A rule
+takes a step of one width, mask and mode from so many queries and keys, and so many operations, on.
+It holds where every measured point from there on is faster in every file; one just below the limit
+counts as well. The rules are printed as rules.py has them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +17,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-# A step counts by the slowest of these, its median ratio to torch's time.
-STEPS = {"forward": ("call", "queued"), "backward": ("backward",)}
-MODES = {False: "usual", True: "deterministic"}
+# By step and mode, the pairs of which the slowest median counts. While a CUDA graph is captured,
+# the host's time does not count.
+PAIRS = {
+    ("forward", "usual"): ("call", "queued"),
+    ("forward", "captured"): ("queued", "graph"),
+    ("forward", "deterministic"): ("call", "queued"),
+    ("backward", "usual"): ("backward",),
+    ("backward", "captured"): ("graph_backward",),
+    ("backward", "deterministic"): ("backward",),
+}
+FASTER = 0.985  # of torch's time; medians differ by a hundredth from run to run
+NEAR = 0.9  # of the operations of a limit: as good as on it
 
 
 @dataclass(frozen=True)
@@ -41,49 +52,54 @@ class Rule:
 
 
 def points(
-    rows: Iterable[Mapping[str, Any]], step: str, *, deterministic: bool, width: int
+    rows: Iterable[Mapping[str, Any]], kind: tuple[str, str], width: int, *, causal: bool
 ) -> Iterator[Point]:
-    """The measured points of one step, mode and width."""
+    """The measured points of one step and mode, width and mask."""
     for row in rows:
         *_, queries, keys, own = row["shape"]
-        if own == width and row["deterministic"] == deterministic:
-            ratio = max(row["pairs"][name]["ratio"] for name in STEPS[step])
-            yield Point(min(queries, keys), row["operations"], ratio)
+        ratios = [row["pairs"][name]["ratio"] for name in PAIRS[kind] if name in row["pairs"]]
+        deterministic = kind[1] == "deterministic"
+        if ratios and (own, row["causal"], row["deterministic"]) == (width, causal, deterministic):
+            yield Point(min(queries, keys), row["operations"], max(ratios))
 
 
-def rule(found: Iterable[Point], limit: float = 1.0) -> Rule | None:
-    """The rule that takes the most points, none of them above `limit`; None if there is none."""
-    all_points = list(found)
-    rules = []
-    for shortest, operations in product(
-        {p.shortest for p in all_points}, {p.operations for p in all_points}
-    ):
-        taken = [
-            p.ratio for p in all_points if p.shortest >= shortest and p.operations >= operations
-        ]
-        if taken and max(taken) <= limit:
-            rules.append(Rule(shortest, operations, len(taken), min(taken), max(taken)))
-    return max(rules, key=lambda r: (r.taken, -r.shortest, -r.operations), default=None)
+def rules(found: Iterable[Point]) -> Iterator[Rule]:
+    """For each number of queries and keys the least limit, unless a shorter one has it too."""
+    measured = list(found)
+    least = float("inf")
+    for shortest in sorted({point.shortest for point in measured}):
+        long = [point for point in measured if point.shortest >= shortest]
+        starts = {point.operations for point in long if point.shortest == shortest}
+        for operations in sorted(starts):
+            taken = [p.ratio for p in long if p.operations >= operations * NEAR]
+            if max(taken) <= FASTER:
+                if operations < least * NEAR:
+                    least = operations
+                    yield Rule(shortest, operations, len(taken), min(taken), max(taken))
+                break
 
 
-def table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for rules.py."""
-    rows = result["rows"]
-    widths = sorted({row["shape"][-1] for row in rows})
-    for step, (deterministic, mode) in product(STEPS, MODES.items()):
-        yield f"({step.upper()}, {mode.upper()}): {{"
-        for width in widths:
-            measured = list(points(rows, step, deterministic=deterministic, width=width))
-            found = rule(measured)
-            if found is None:
-                yield f"    # {width}: no rule; {len(measured)} measured"
-                continue
-            yield (
-                f"    {width}: From({found.shortest}, {found.operations:.2e}),"
-                f"  # {found.taken} of {len(measured)}: {found.best:.2f} to {found.worst:.2f}"
-            )
-        yield "},"
+def table(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines for rules.py, for `ruff format`."""
+    measured = list(rows)
+    widths = sorted({row["shape"][-1] for row in measured})
+    for step, mode in PAIRS:
+        yield f"    ({step.upper()}, {mode.upper()}): {{"
+        for width, causal in product(widths, (False, True)):
+            found = list(rules(points(measured, (step, mode), width, causal=causal)))
+            if found:
+                pairs = ", ".join(f"({each.shortest}, {short(each.operations)})" for each in found)
+                worst = max(each.worst for each in found)
+                yield f"        ({width}, {causal}): [{pairs}],  # {worst:.2f} at most"
+        yield "    },"
+
+
+def short(operations: float) -> str:
+    """Three digits, rounded down: the measured point stays beyond its limit."""
+    power = 10 ** (math.floor(math.log10(operations)) - 2)
+    return f"{math.floor(operations / power) * power:.3g}".replace("e+", "e")
 
 
 if __name__ == "__main__":
-    print("\n".join(table(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))))
+    reports = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
+    print("\n".join(table(row for report in reports for row in report["rows"])))

@@ -260,18 +260,40 @@ def test_which_gpus_take_it(
 def test_deterministic_programs_have_rules_of_their_own(
     taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
     monkeypatch.setattr(routes, "mode", "auto")
-    monkeypatch.setattr(
-        routes.rules, "faster", lambda *_, **how: asked.append(how["deterministic"])
-    )
-    by_cudnn(*tensors())
+    monkeypatch.setattr(routes.rules, "faster", lambda _, mode, *__: mode == "deterministic")
+    assert by_cudnn(*tensors()) == routes.CUDNN
     torch.use_deterministic_algorithms(mode=True)
     try:
-        by_cudnn(*tensors())
+        assert by_cudnn(*tensors()) != routes.CUDNN
     finally:
         torch.use_deterministic_algorithms(mode=False)
-    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("mode", ["usual", "captured"])
+def test_what_is_faster_in_a_graph_alone_is_taken_there_and_in_its_warm_up(
+    taken: list[str], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Once for each shape in a warm-up, on a stream of its own, and each time in the graph."""
+    capturing, side = [False], [False]
+    monkeypatch.setattr(routes, "mode", "auto")
+    monkeypatch.setattr(routes, "_warmed", set())
+    monkeypatch.setattr(routes.rules, "faster", lambda _, asked, *__: asked == mode)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: side[0])
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda _: False)
+
+    def ours(*given: torch.Tensor) -> bool:
+        return by_cudnn(*given) != routes.CUDNN
+
+    usual = mode == "usual"
+    assert [ours(*tensors()) for _ in range(2)] == [usual, usual]
+    side[0] = True
+    assert [ours(*tensors()) for _ in range(3)] == [True, usual, usual]
+    capturing[0] = True
+    assert [ours(*tensors()) for _ in range(2)] == [not usual, not usual]
+    capturing[0] = False
+    assert ours(*(t[:, :, :8].contiguous() for t in tensors()))  # another shape
 
 
 def test_a_program_that_wants_cudnn_gets_it(taken: list[str]) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.attention.thresholds import PAIRS, table
 from tests.scripts import load
 from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTS = sorted((ROOT / "docs" / "benchmarks" / "attention").glob("*.json"))
 GRIDS = sorted((ROOT / "docs" / "benchmarks" / "attention" / "grid").glob("*.json"))
-STEPS = {"forward": ("call", "queued"), "backward": ("backward",)}
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +30,9 @@ def rules() -> ModuleType:
     return load("scripts/image/attention/rules.py")
 
 
-def rows_of(gpu: str) -> list[dict[str, Any]]:
-    """What was measured on a GPU, in the program's order."""
-    [path] = [path for path in REPORTS if path.stem == gpu]
-    measured: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return measured
-
-
 def on(report: dict[str, Any]) -> tuple[tuple[int, int], str]:
     """The compute capability and cuDNN's version of a report; all are of Hopper GPUs."""
     return (9, 0), f"{report['cudnn'] // 10000}.{report['cudnn'] // 100 % 100}"
-
-
-def rows() -> Iterator[Any]:
-    for path in REPORTS:
-        place = on(json.loads(path.read_text()))
-        for number, row in enumerate(rows_of(path.stem)):
-            yield pytest.param(place, row, id=f"{path.stem}-{number}")
 
 
 @pytest.mark.parametrize(
@@ -105,59 +90,58 @@ def grid_rows() -> Iterator[tuple[tuple[tuple[int, int], str], dict[str, Any]]]:
             yield on(report), row
 
 
-def taken(rules: ModuleType, place: tuple[tuple[int, int], str], row: dict[str, Any]) -> set[str]:
-    """The passes of a point of a grid that the rules take."""
+def taken(
+    rules: ModuleType, place: tuple[tuple[int, int], str], row: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """The steps and modes in which the rules take a point of a grid."""
     *_, queries, keys, width = row["shape"]
-    shape = {
-        "width": width, "shortest": min(queries, keys), "operations": row["operations"],
-        "deterministic": row["deterministic"],
-    }  # fmt: skip
-    return {step for step in ("forward", "backward") if rules.faster(step, place, **shape)}
-
-
-def pairs(row: dict[str, Any], step: str) -> list[dict[str, float]]:
-    return [row["pairs"][name] for name in STEPS[step]]
+    shape = rules.Shape(width, row["causal"], min(queries, keys), row["operations"])
+    for step, mode in PAIRS:
+        deterministic = mode == "deterministic"
+        if deterministic == row["deterministic"] and rules.faster(step, mode, place, shape):
+            yield step, mode
 
 
 def test_faster_takes_nothing_slower_in_a_grid(rules: ModuleType) -> None:
     """By its median, or where its turns spread widely, by its lower quartile."""
     count = 0
     for place, row in grid_rows():
-        for step in taken(rules, place, row):
-            count += 1
-            for pair in pairs(row, step):
-                assert pair["ratio"] <= 1.0 or pair["low"] < 0.92, (place, row)
-    assert count >= 300
+        for kind in taken(rules, place, row):
+            for pair in (row["pairs"][name] for name in PAIRS[kind] if name in row["pairs"]):
+                count += 1
+                assert pair["ratio"] <= 1.0 or pair["low"] < 0.92, (place, kind, row)
+    assert count >= 500
 
 
 @pytest.mark.parametrize(
-    ("step", "capability", "cudnn", "width", "shortest", "operations", "taken"),
+    ("step", "mode", "cudnn", "width", "causal", "shortest", "operations", "taken"),
     [
-        ("forward", (9, 0), "9.19", 128, 4096, 5e11, True),
-        ("forward", (9, 0), "9.19", 128, 4095, 5e11, False),
-        ("forward", (9, 0), "9.19", 128, 4096, 4.99e11, False),
-        ("forward", (9, 0), "9.19", 72, 4096, 1e12, False),
-        ("forward", (10, 0), "9.19", 128, 4096, 1e12, False),
-        ("forward", (9, 0), "0.0", 128, 4096, 1e12, False),
-        ("backward", (9, 0), "9.19", 128, 2048, 5e11, True),
-        ("backward", (9, 0), "9.19", 128, 2047, 5e11, False),
-        ("backward", (9, 0), "9.19", 128, 2048, 4.99e11, False),
-        ("backward", (9, 0), "9.19", 64, 1024, 2.7e11, True),
-        ("backward", (9, 0), "9.19", 96, 1023, 1e12, False),
+        ("forward", "usual", "9.19", 128, True, 4096, 5e11, True),
+        ("forward", "usual", "9.19", 128, True, 4095, 5e11, False),
+        ("forward", "usual", "9.19", 128, True, 4096, 4.99e11, False),
+        ("forward", "usual", "9.19", 72, False, 4096, 1e12, False),
+        ("forward", "usual", "0.0", 128, False, 4096, 1e12, False),
+        ("backward", "usual", "9.19", 64, False, 1024, 2.7e11, True),
+        ("backward", "usual", "9.19", 96, False, 1023, 1e12, False),
+        ("forward", "captured", "9.19", 128, True, 4096, 5e11, True),
+        ("forward", "captured", "9.24", 128, True, 4096, 1e11, True),
+        ("forward", "usual", "9.24", 128, False, 4096, 1e11, False),
     ],
 )
 def test_faster_at_the_limits_of_the_rules(
-    rules: ModuleType,
-    step: str,
-    capability: tuple[int, int],
-    cudnn: str,
-    width: int,
-    shortest: int,
-    operations: float,
-    taken: bool,
-) -> None:
-    shape = {"width": width, "shortest": shortest, "operations": operations}
-    assert rules.faster(step, (capability, cudnn), **shape, deterministic=False) is taken
+    rules: ModuleType, step: str, mode: str, cudnn: str, width: int, causal: bool,
+    shortest: int, operations: float, taken: bool,
+) -> None:  # fmt: skip
+    shape = rules.Shape(width, causal, shortest, operations)
+    assert rules.faster(step, mode, ((9, 0), cudnn), shape) is taken
+    assert not rules.faster(step, mode, ((10, 0), cudnn), shape)
+
+
+def test_the_rules_of_the_newest_release_are_those_of_its_grids(rules: ModuleType) -> None:
+    rows = [row for place, row in grid_rows() if place[1] == "9.24"]
+    printed = "\n".join(table(rows))
+    names = {name: getattr(rules, name) for name in dir(rules) if name.isupper()}
+    assert eval(f"{{{printed}}}", names) == rules.CUDNN_9_24  # noqa: S307  what we printed
 
 
 def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch.library import Library, get_kernel
 from torch_image_attention import FA4, STOCK, fa4, rules
 from torch_image_attention.fa4 import Attention, Ragged
-from torch_image_attention.rules import BACKWARD, FORWARD
+from torch_image_attention.rules import BACKWARD, CAPTURED, DETERMINISTIC, FORWARD, USUAL
 
 CUDNN = "_scaled_dot_product_cudnn_attention"
 FLASH = "_flash_attention_forward"
@@ -38,6 +38,7 @@ _libraries: list[Library] = []  # a library that is not kept is taken back
 _stock: dict[str, Any] = {}  # torch's own kernel by operator
 _capabilities: dict[torch.device, tuple[int, int]] = {}
 _cudnn_version: list[str] = []  # read once: "9.19"
+_warmed: set[tuple[object, ...]] = set()  # shapes whose kernels a warm-up has compiled
 
 
 def register(chosen: str) -> None:
@@ -233,10 +234,8 @@ def _chosen(
         queries, keys = query.shape[rows], key.shape[rows]
         pairs = query.shape[0] * queries * keys
         count = rules.operations(pairs, query.shape[heads], width, causal=causal)
-        eligible = rules.faster(
-            step, (capability, _cudnn_release()), width=width, shortest=min(queries, keys),
-            operations=count, deterministic=torch.are_deterministic_algorithms_enabled(),
-        )  # fmt: skip
+        shape = rules.Shape(width, causal, min(queries, keys), count)
+        eligible = _faster(step, (capability, _cudnn_release()), shape, query, key)
     return bool(
         eligible
         and (_counted(ragged) if ragged else _alike(query, key, rows=rows, causal=causal))
@@ -249,6 +248,35 @@ def _chosen(
         and (len(ragged.starts_q) - 1 if ragged else query.shape[0]) <= GRID
         and all(map(_readable, (query, key, value)))
     )
+
+
+def _faster(
+    step: str, on: tuple[tuple[int, int], str], shape: rules.Shape,
+    query: torch.Tensor, key: torch.Tensor,
+) -> bool:  # fmt: skip
+    """Whether FlashAttention-4 is faster at a step of this shape, as it is called now.
+
+    In a CUDA graph it can be where it is not outside, and nothing can be compiled while one is
+    captured. So the first call of such a shape on a stream of its own is taken, too: graphs are
+    warmed up there.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return bool(rules.faster(step, DETERMINISTIC, on, shape))
+    usual: bool = rules.faster(step, USUAL, on, shape)
+    captured: bool = rules.faster(step, CAPTURED, on, shape)
+    if usual == captured:
+        return usual
+    if torch.cuda.is_current_stream_capturing():
+        return captured
+    device = query.device
+    if usual or torch.cuda.current_stream(device) == torch.cuda.default_stream(device):
+        return usual
+    call = (step, query.dtype, query.shape, key.shape, query.stride(), key.stride(), device)
+    first = call not in _warmed
+    if len(_warmed) >= fa4.KEPT:
+        _warmed.clear()
+    _warmed.add(call)
+    return first
 
 
 def _cudnn_release() -> str:
