@@ -1,6 +1,7 @@
 """What rules.py may say, from measured grids: `python -m benchmarks.attention.thresholds FILE ...`.
 
-Each FILE is the result of `python /attention --measure grid` with one release of torch. A rule
+Each FILE is the result of `python /attention`, of the grid or of the report's shapes, with one
+release of torch. A rule
 takes a step of one width, mask and mode from so many queries and keys, and so many operations, on.
 It holds where every measured point from there on is faster in every file; one just below the limit
 counts as well. The rules are printed as rules.py has them.
@@ -27,8 +28,8 @@ PAIRS = {
     ("backward", "captured"): ("graph_backward",),
     ("backward", "deterministic"): ("backward",),
 }
-FASTER = 0.985  # of torch's time; medians differ by a hundredth from run to run
-NEAR = 0.9  # of the operations of a limit: as good as on it
+FASTER = 0.995  # of torch's time
+NEAR = 0.9  # of a limit: as good as on it
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ def points(
 ) -> Iterator[Point]:
     """The measured points of one step and mode, width and mask."""
     for row in rows:
-        *_, queries, keys, own = row["shape"]
+        _, _, _, *lengths, own = row["shape"]
         ratios = [row["pairs"][name]["ratio"] for name in PAIRS[kind] if name in row["pairs"]]
-        deterministic = kind[1] == "deterministic"
-        if ratios and (own, row["causal"], row["deterministic"]) == (width, causal, deterministic):
-            yield Point(min(queries, keys), row["operations"], max(ratios))
+        alike = row.get("deterministic", False) == (kind[1] == "deterministic")
+        if ratios and alike and (own, row["causal"]) == (width, causal):
+            yield Point(min(lengths), row["operations"], max(ratios))
 
 
 def rules(found: Iterable[Point]) -> Iterator[Rule]:
@@ -68,7 +69,7 @@ def rules(found: Iterable[Point]) -> Iterator[Rule]:
     measured = list(found)
     least = float("inf")
     for shortest in sorted({point.shortest for point in measured}):
-        long = [point for point in measured if point.shortest >= shortest]
+        long = [point for point in measured if point.shortest >= shortest * NEAR]
         starts = {point.operations for point in long if point.shortest == shortest}
         for operations in sorted(starts):
             taken = [p.ratio for p in long if p.operations >= operations * NEAR]

@@ -396,3 +396,33 @@ def test_the_quick_call_is_the_slow_one() -> None:
         F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for _ in range(2)
     )
     assert torch.equal(first, second)
+
+
+def test_graphs_have_rules_of_their_own() -> None:
+    """Faster in a graph alone: taken there, and once in its warm-up, but in no other call."""
+    *given, upstream = tensors((1, 24, 24, 4096, 64), torch.bfloat16)
+    shape = rules.Shape(width=64, causal=True, shortest=4096, operations=5.1e10)
+    on = (capability(), routes._cudnn_release())
+    taken = [rules.faster("forward", mode, on, shape) for mode in ("usual", "captured")]
+    if taken != [False, True]:
+        pytest.skip("graphs were not measured with this release")
+    routes.register("auto")
+
+    def step() -> list[torch.Tensor]:
+        leaves = [t.detach().requires_grad_() for t in given]  # of the stream of this call
+        found = F.scaled_dot_product_attention(*leaves, is_causal=True)
+        return [found, *torch.autograd.grad(found, leaves, upstream)]
+
+    assert not ran(step)
+    stock = step()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        step()
+        with torch.cuda.graph(graph, stream=side):
+            captured = step()
+    assert ran(graph.replay, "flash_fwd", "flash_bwd")
+    assert not ran(step)
+    for ours, theirs in zip(captured, stock, strict=True):
+        close(ours, theirs.double(), 2e-2)
