@@ -284,7 +284,7 @@ def test_what_is_faster_in_a_graph_alone_is_taken_there_and_in_its_warm_up(
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _: False)
 
     def ours(*given: torch.Tensor) -> bool:
-        return by_cudnn(*given) != routes.CUDNN
+        return bool(by_cudnn(*given) != routes.CUDNN)
 
     usual = mode == "usual"
     assert [ours(*tensors()) for _ in range(2)] == [usual, usual]
