@@ -127,7 +127,7 @@ def errors() -> Iterator[dict[str, Any]]:
             grads = torch.autograd.grad(outs[name], leaf, given[3])
             turned = grads if name == STOCK else [grad.transpose(1, 2) for grad in grads]
             row[name] = [
-                float((a.double() - b).abs().max() / b.abs().max())
+                float((a.double() - b).abs().max().detach() / b.abs().max().detach())
                 for a, b in zip((outs[name], *turned), rights, strict=True)
             ]
         yield row
