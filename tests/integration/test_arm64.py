@@ -1,4 +1,4 @@
-"""Images of both platforms on one machine: a small one for each, and the real one.
+"""Small images of both platforms on one machine.
 
 The small ones hold stand-in wheels of Python alone on real bases. The foreign one runs in QEMU.
 """
@@ -15,7 +15,6 @@ import pytest
 
 from tests.integration.standins import commit, served, small_project
 from tests.integration.support import DEFAULT, invoke
-from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.platforms import PLATFORMS, Platform, native
 
@@ -98,18 +97,3 @@ def test_build_in_an_emulator_is_reproducible(both: Both, tmp_path: Path) -> Non
     done = invoke(*words, cwd=both.folder, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["images"][0]["digest"] == both.digests[FOREIGN]
-
-
-def test_build_of_the_torch_image(engine: Engine) -> None:
-    """It is built and passes its checks in an emulator; what that cannot show is listed."""
-    done = invoke(*BUILD, "--platform", FOREIGN.name, "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    [image] = json.loads(done.stdout)["images"]
-    try:
-        assert image["id"].endswith(FOREIGN.suffix)
-        assert image["checks"]["passed"] > 150
-        program = "import torch; print(torch.__version__, torch.version.cuda)"
-        assert printed(image["digest"], "python", "-c", program) == f"{T130}+cu130 13.0\n"
-    finally:
-        for tag in image["tags"]:
-            engine.untag(tag)

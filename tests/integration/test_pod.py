@@ -21,7 +21,6 @@ from urllib3.util import Retry
 
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import Built, invoke, make_image, running
-from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -308,18 +307,3 @@ def test_hooks_and_command(image: str, tmp_path: Path) -> None:
             "two",
             "/workspace",
         ]
-
-
-@pytest.mark.slow
-def test_devel_is_verified(workspace: Workspace, engine: Engine) -> None:
-    """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
-    result = make_image("--variant", "devel")
-    for tag in result.tags:
-        engine.untag(tag)
-    assert result.id == f"cu130-torch{T130}-trixie-devel"
-    report = read_report(report_path(workspace, result.digest))
-    assert report is not None
-    assert not report.failed
-    passed = {check.name for check in report.checks if check.outcome == "passed"}
-    assert passed >= TOOLKIT
-    assert "container/test_extras/test_imports[torchvision]" not in passed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import Built, invoke, make_image, second_engine
-from tests.releases import OLDER130, T128, T130
+from tests.releases import T128, T130
 from torch_images.host.connection import connect
 from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
@@ -51,23 +51,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("image", "torch", "python", "tag"),
-    [
-        (f"cu128-torch{T128}-bookworm-runtime", T128, "3.11", "torch-cu128:latest"),
-        (f"cu130-torch{T130}-bookworm-runtime", T130, "3.11", "torch-cu130:bookworm"),
-        (f"cu130-torch{OLDER130}-trixie-runtime", OLDER130, "3.13", f"torch-cu130:{OLDER130}-"),
-    ],
-)
-def test_other_images_of_the_catalogue(
-    brief: Engine, image: str, torch: str, python: str, tag: str
-) -> None:
-    """Another CUDA version, base and release: verified, and equal from nothing."""
-    result = make_image("--select", image)
-    assert result.observed["torch"].partition("+")[0] == torch
+def test_an_image_of_another_cuda_and_base_is_reproducible(brief: Engine) -> None:
+    """Verified, and equal from nothing."""
+    result = make_image("--select", f"cu128-torch{T128}-bookworm-runtime")
+    assert result.observed["torch"].partition("+")[0] == T128
     assert result.checks["failed"] == 0
-    assert any(name.startswith(tag) for name in result.tags)
+    assert "torch-cu128:latest" in result.tags
     done = brief.run(result.digest, "python", "-V", network_mode="none")
-    assert f"Python {python}." in done.output
+    assert "Python 3.11." in done.output
     same = invoke("reproduce", result.tags[0])
     assert same.returncode == 0, same.stdout[-2000:] + same.stderr[-2000:]
