@@ -16,7 +16,6 @@ from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
 from torch_images.maintain.gc import Item
-from torch_images.oci.diff import Difference
 from torch_images.pipeline.make import Made
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
@@ -206,18 +205,14 @@ def verdict(result: Verdict) -> str:
         f"  lock      {result.lock} of {result.lock_date}{lock}",
         f"  builder   {result.builder}",
     ]
-    return "\n".join([*lines, *(differences(result.differences) if result.differences else ())])
-
-
-def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
-    """A table of differences: layer, kind, path."""
-    lines = [f"  {'layer':<6} {'kind':<14} path"]
-    for one in items[:limit]:
-        where = str(one.layer) if one.layer else "-"
-        lines.append(f"  {where:<6} {one.kind:<14} {one.path or '(the whole layer)'}")
-    if len(items) > limit:
-        lines.append(f"  and {len(items) - limit} more; --json lists them all")
-    return lines
+    shown = 40
+    lines += [
+        f"  differs   {f'layer {d.layer}' if d.layer else 'configuration'}: {d.path or 'all of it'}"
+        for d in result.differences[:shown]
+    ]
+    if len(result.differences) > shown:
+        lines.append(f"  and {len(result.differences) - shown} more; --json lists them all")
+    return "\n".join(lines)
 
 
 def collected(item: Item, *, done: bool) -> str:

@@ -23,26 +23,13 @@ Blob = Callable[[str], IO[bytes]]  # opens a blob by digest, as a forward-only f
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One difference: `layer` counts from 1, and is 0 for the image's configuration.
+    """What differs: a file of a layer, by its path, or a whole layer, with the path "".
 
-    `path` is "" for a whole layer. `kind` is one of: missing, added, changed, encoding (equal
-    files, another tar), compression (equal tar).
+    `layer` counts from 1. It is 0 for a part of the image's configuration.
     """
 
     layer: int
     path: str
-    kind: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The comparison of two images: `same`, if their configurations are equal.
-
-    The configuration names the uncompressed layers, so everything is equal that a container sees.
-    """
-
-    same: bool
-    differences: tuple[Difference, ...]
 
 
 class _Image:
@@ -65,13 +52,17 @@ class _Image:
             return {member.name.removeprefix("./"): _facts(tar, member) for member in tar}
 
 
-def compare(digests: tuple[str, str], blobs: tuple[Blob, Blob]) -> Comparison:
-    """Compare two images by the digests of their manifests."""
+def compare(
+    digests: tuple[str, str], blobs: tuple[Blob, Blob]
+) -> tuple[bool, tuple[Difference, ...]]:
+    """Compare two images by the digests of their manifests.
+
+    The first result says whether their configurations are equal. These name the uncompressed
+    layers, so everything is equal then that a container sees.
+    """
     ours, theirs = map(_Image, digests, blobs)
-    return Comparison(
-        same=ours.config_digest == theirs.config_digest,
-        differences=(*_configs(ours.config, theirs.config), *_layers(ours, theirs)),
-    )
+    differences = (*_configs(ours.config, theirs.config), *_layers(ours, theirs))
+    return ours.config_digest == theirs.config_digest, differences
 
 
 def _facts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:
@@ -87,28 +78,21 @@ def _facts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[object, ...]:
 def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
     """Differences of the configuration; its layers are compared by themselves."""
     parts = ({**c, **{f"config.{k}": v for k, v in c["config"].items()}} for c in (one, two))
-    for path, kind in _changes(*parts):
+    for path in _changed(*parts):
         if path not in ("rootfs", "config"):
-            yield Difference(layer=0, path=path, kind=kind)
+            yield Difference(layer=0, path=path)
 
 
 def _layers(one: _Image, two: _Image) -> Iterator[Difference]:
     for number, (ours, theirs) in enumerate(zip_longest(one.layers, two.layers), 1):
-        if not ours or not theirs:
-            yield Difference(layer=number, path="", kind="missing" if ours else "added")
-        elif ours[0] != theirs[0]:
-            changes = _changes(one.files(ours[1]), two.files(theirs[1]))
-            for path, kind in [*changes] or [("", "encoding")]:
-                yield Difference(layer=number, path=path, kind=kind)
-        elif ours[1]["digest"] != theirs[1]["digest"]:
-            yield Difference(layer=number, path="", kind="compression")
+        paths: list[str] = []
+        if ours and theirs:
+            if ours[0] == theirs[0]:
+                continue
+            paths = _changed(one.files(ours[1]), two.files(theirs[1]))
+        for path in paths or [""]:
+            yield Difference(layer=number, path=path)
 
 
-def _changes(one: Mapping[str, object], two: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for path in sorted(one.keys() | two.keys()):
-        if path not in two:
-            yield path, "missing"
-        elif path not in one:
-            yield path, "added"
-        elif one[path] != two[path]:
-            yield path, "changed"
+def _changed(one: Mapping[str, object], two: Mapping[str, object]) -> list[str]:
+    return sorted(path for path in one.keys() | two.keys() if one.get(path) != two.get(path))

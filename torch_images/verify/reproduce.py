@@ -105,9 +105,8 @@ def reproduce(job: Job, image: str, *, commit: str = "") -> Verdict:
         outcome, differences = IDENTICAL, tuple[Difference, ...]()
         if rebuilt != info.id:
             with engine.blobs(info.id) as first, engine.blobs(rebuilt) as second:
-                comparison = compare((info.id, rebuilt), (first, second))
-            outcome = SAME_CONTENT if comparison.same else DIFFERENT
-            differences = comparison.differences
+                same, differences = compare((info.id, rebuilt), (first, second))
+            outcome = SAME_CONTENT if same else DIFFERENT
         return Verdict(
             image=image,
             outcome=outcome,
