@@ -29,7 +29,7 @@ from torch_images.config.lock_requests import (
 )
 from torch_images.config.own import SHARED, Own
 from torch_images.config.types import Config
-from torch_images.errors import CommandError, LockError, shown
+from torch_images.errors import CommandError, LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.resolve import markers, resolve, select
 from torch_images.fetch.tools import uv_command
@@ -48,7 +48,6 @@ from torch_images.locks.requirements import (
 )
 from torch_images.locks.wheels import LockedWheel, WheelLock, uv_platform
 
-_YANKED = re.compile(r"warning: `([^`]+)` is yanked(?: \(reason: \"(.*)\"\))?")
 _SOURCE = re.compile(r"Wheels are required for `([^`]+)`")
 _VIA = re.compile(r"^(\S+)==(\S+)\n((?:    #.*\n?)*)", re.MULTILINE)
 
@@ -192,7 +191,6 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
     item = replace(plain, name="own-wheels", request=tuple(sorted(request)), beside=())
     has = {wheel.name: wheel.version for wheel in image.lock.all_wheels}
     old = keep.own_wheels.versions() if keep and keep.own_wheels else {}
-    yanked: list[tuple[str, str]] = []
     try:
         lock = resolve(
             item,
@@ -200,17 +198,9 @@ def _wheels(image: _Image, asked: Asked, resolver: Resolver, keep: ImageLock | N
             run=resolver.run,
             constraints=[*(f"{n}=={v}" for n, v in fixed.items()), *map(str, limits)],
             prefer=has | old,
-            note=lambda text: yanked.extend(_YANKED.findall(text)),
         )
     except LockError as error:
         raise _explain(asked, image, resolver) or _unsolved(error, asked, image) from None
-    ours = {canonicalize_name(one.name) for one in asked.requirements}
-    for name, reason in yanked:
-        if name.split("==")[0] in ours:
-            raise LockError(
-                f"{asked.where}: {name} was withdrawn by its authors: {shown(reason) or '?'}",
-                "choose another release",
-            )
     added = tuple(w for w in lock.wheels if has.get(w.name) != w.version)
     for wheel in lock.wheels:
         if wheel.name not in fixed:  # PyTorch's own index has other files of torch

@@ -9,11 +9,12 @@ applies it to direct requirements only, so torch's triton would come from the ma
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -45,6 +46,8 @@ from torch_images.platforms import Platform
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
 
+_log = logging.getLogger(__name__)
+
 # Messages of uv.
 _PROBLEMS = (
     Diagnosis(
@@ -57,6 +60,7 @@ _PROBLEMS = (
 )
 
 _WARNING = re.compile("warning: ")
+_YANKED = re.compile(r"^warning: (`[^`]+` is yanked.*)", re.MULTILINE)
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PYLOCK = 'lock-version = "1.0"\ncreated-by = "torch-images"\n'
 _PACKAGE = '[[packages]]\nname = "{}"\nversion = "{}"\n'
@@ -69,14 +73,12 @@ def resolve(
     run: Runner,
     constraints: Sequence[str] = (),
     prefer: Mapping[str, str] = _NONE,
-    note: Callable[[str], object] | None = None,
 ) -> WheelLock:
     """Resolve a request and its dependencies to one wheel each, by uv's choice.
 
     `constraints`, e.g. "numpy==2.3.5", fix a package's version if it is needed. `prefer` has the
-    version by name that is taken where it fits. `note` gets uv's messages. Raises
-    NetworkError if an index cannot be reached, and LockError if there is no solution, or an index
-    has no SHA-256 for a wheel.
+    version by name that is taken where it fits. Raises NetworkError if an index cannot be reached,
+    and LockError if there is no solution, or an index has no SHA-256 for a wheel.
     """
     if item.beside:
         wider = replace(item, request=(*item.request, *item.beside), beside=(), alone=False)
@@ -95,7 +97,6 @@ def resolve(
                 env["UV_INDEX"] = write_pages(item.index, client, Path(folder, "pages"))
             hint = f"list packages that only {item.index.url} has under `packages` of this index"
         command = uv_command("pip", "compile", "--no-header", "--no-annotate")
-        command += [] if note else ["--quiet"]
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(item.platform)]
         # Name this Python, though nothing is built with it: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", item.python]
@@ -104,12 +105,12 @@ def resolve(
         command += ["--no-deps"] if item.alone else []
         try:
             done = run.run(command, env=env, stdin="\n".join(item.request))
-            if note:
-                note(done.errors)
         except CommandError as error:
             lines = [line for line in error.output.splitlines() if not _WARNING.match(line)]
             text = "\n".join(lines).replace("\u2570\u2500\u25b6", "")
             raise refusal(_PROBLEMS, text, hint=hint) from None
+        for words in _YANKED.findall(done.errors):
+            _log.warning("%s: %s", item.name, shown(words))
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     chosen = select(document, item.python, item.platform)
     with workers(8) as pool:  # indexes need not state sizes (PEP 700)
