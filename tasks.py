@@ -36,7 +36,7 @@ def _task(verb: Verb) -> Task[Any]:
         raise SystemExit(program.run(line))
 
     fields = verb.options.fields()
-    words = [f.name for f in fields if f.metadata["required"] and not f.metadata["unless"]]
+    words = [f.name for f in fields if f.metadata["required"]]
     actions = {f.name: f.metadata["argument"]["action"] for f in fields}
     parameters = [Parameter("context", Parameter.POSITIONAL_ONLY)]
     for field in fields:

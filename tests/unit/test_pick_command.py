@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,12 +101,3 @@ def test_published_image_is_pulled(
     assert names == [answer["reference"]]
     assert (first == f"docker run --rm --gpus all {answer['reference']}") == (published == "it")
     assert (line == f"  {answer['reference']} is published") == (published == "it")
-
-
-def test_list_of_gpus(run: Callable[..., str]) -> None:
-    heading, *lines = run("pick", "--list").splitlines()
-    assert heading.startswith("Compute capability, ")
-    assert " 12.1  Blackwell, from driver 575: GB10, DGX Spark" in lines
-    assert any(line.startswith("  3.7  no image: K80; also p2") for line in lines)
-    rows: list[dict[str, Any]] = json.loads(run("pick", "--list", "--json"))["gpus"]
-    assert len(rows) == len(lines)

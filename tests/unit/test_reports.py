@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torch_images.cli import report, see_tasks
+from torch_images.cli import report
 from torch_images.fetch.update import ALTERED, NEWER, UNCHANGED, Finding
 from torch_images.maintain.gc import Item
 from torch_images.oci.diff import Difference
@@ -60,7 +60,6 @@ PROOF = VerifyReport(
     seconds=3,
     emulated=True,
 )
-GPU = {"capability": "9.0", "served": "Hopper", "names": ["H100", "H200"], "aliases": ["p5"]}
 ITEM = Item(name="layer x", size=2_500_000, used=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
 
 
@@ -87,7 +86,6 @@ REPORTS = {
     "tags": "\n".join([report.moves(MOVED, done=False), report.moves(MOVED, done=True)]),
     "findings": report.findings(FINDINGS),
     "verified": report.verified(PROOF),
-    "gpus": see_tasks.every_gpu([GPU]),
     "removed": "\n".join(report.collected(ITEM, done=done) for done in (False, True)),
     "changed-images": "\n".join(report.changed_images({"a": "1", "b": "2", "c": "3"}, {"a": "0", "c": "3"})),
     "reproduced": verdict(IDENTICAL),

@@ -19,9 +19,9 @@ _BYTES = {"M": 10**6, "G": 10**9, "T": 10**12}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def word(text: str, *, unless: str = "", required: bool = True) -> Any:
-    """A word with its help, or an option; not required, and "", with the flag `unless`."""
-    return _field(text, word=True, required=required, unless=unless)
+def word(text: str, *, required: bool = True) -> Any:
+    """A word with its help, or an option; "" if it is not required."""
+    return _field(text, word=True, required=required)
 
 
 def option(text: str, *, default: Any = "", needs: str = "", **argument: Any) -> Any:
@@ -49,12 +49,11 @@ def _field(
     needs: str = "",
     word: bool = False,
     required: bool = False,
-    unless: str = "",
     action: str = "store",
     **argument: Any,
 ) -> Any:
     text = f"with {dashed(needs)}: {text}" if needs else text
-    metadata = {"word": word, "required": required, "unless": unless, "needs": needs}
+    metadata = {"word": word, "required": required, "needs": needs}
     metadata |= {"argument": {"help": text, "action": action, **argument}}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -89,11 +88,8 @@ class Options:
                     f"{dashed(one.name)} has an effect only with {dashed(needs)}",
                     f"add {dashed(needs)}, or leave it out",
                 )
-        missing = [
-            one
-            for one in cls.fields()
-            if one.metadata["required"] and not {one.name, one.metadata["unless"]} & given.keys()
-        ]
+        needed = (one for one in cls.fields() if one.metadata["required"])
+        missing = [one for one in needed if one.name not in given]
         if missing:
             names = " and ".join(dashed(one.name) for one in missing)
             raise UsageError(f"{names} must be given", missing[0].metadata["argument"]["help"])

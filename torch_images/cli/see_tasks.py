@@ -14,7 +14,7 @@ from torch_images.oci.compression import Compression, parse
 from torch_images.platforms import native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch_images.build.plan import LockedImage
     from torch_images.config.types import Config
@@ -84,14 +84,13 @@ class Pick(Registry, Json):
     gpu: str = word(
         "name of the GPU, such as 'RTX 5090' or H100 SXM, or its compute capability; several by "
         "commas",
-        unless="list",
+        required=False,
     )
     driver: str = word(
         "the host's driver as nvidia-smi prints it, such as 570.133, or its branch, such as 570 "
         "(default of both: this host's, by nvidia-smi)",
-        unless="list",
+        required=False,
     )
-    list: bool = flag("print every known GPU and its names")
     published: bool = flag("print a pull command if the image is in the registry")
     cuda: str = option("CUDA version (default: the newest that works)")
     torch: str = option("release of torch (default: the newest for each CUDA version)")
@@ -104,21 +103,21 @@ class Pick(Registry, Json):
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:
         """As for other verbs, but those of this host if none are given."""
-        here = {} if {"gpu", "driver", "list"} & words.keys() else _here()
-        return super().of({**here, **words})
+        given = words if {"gpu", "driver"} & words.keys() else {**_here(), **words}
+        if not (given.get("gpu") and given.get("driver")):
+            raise UsageError(
+                "--gpu and --driver must be given", "nvidia-smi on its host prints both"
+            )
+        return super().of(given)
 
 
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
 def pick(options: Pick) -> verb.Result:
     """Print which image runs on a GPU and a driver, how, and why."""
     from torch_images.config.choose import choose_id
-    from torch_images.pick.gpus import known_gpus
     from torch_images.pick.pick import commands
 
     config = verb.config()
-    if options.list:
-        gpus = known_gpus(config)
-        return verb.Result(data={"gpus": gpus}, text=every_gpu(gpus))
     choice = chosen(config, options)
     spec, reference = choose_id(config, choice["id"]), choice["reference"]
     choice |= commands(
@@ -175,17 +174,6 @@ def picked(answer: dict[str, Any]) -> str:
         for other in answer["others"]
     ]
     return "\n".join([bold(answer["command"]), "", *map(as_called, lines)])
-
-
-def every_gpu(known: Sequence[Mapping[str, Any]]) -> str:
-    """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
-    lines = ["Compute capability, architecture, first driver: GPUs; their names at clouds"]
-    lines += [
-        f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
-        + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
-        for one in known
-    ]
-    return "\n".join(lines)
 
 
 def _here() -> dict[str, Any]:

@@ -96,7 +96,7 @@ def find(config: Config, named: str) -> str:
     hint = suggest(" ".join(plain).upper(), known)
     raise UsageError(
         f"unknown GPU '{shown(named)}'",
-        f"{hint}; `invoke pick --list` lists all; or give its compute capability, such as 8.6",
+        f"{hint}; or give its compute capability, such as 8.6",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch_images.arch import Capability
 from torch_images.config.types import Architecture, Config
@@ -104,25 +103,6 @@ def _find(config: Config, named: str) -> Gpu:
         arm64=arm64,
         named=bool(name),
     )
-
-
-def known_gpus(config: Config) -> list[dict[str, Any]]:
-    """Every known GPU as plain data, by compute capability, the highest first."""
-    aliases = dict(config.gpu_aliases)
-    rows = [
-        (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
-        for a in config.architectures
-    ]
-    rows += [(capability, names, "no image") for capability, names in config.other_gpus]
-    return [
-        {
-            "capability": str(capability),
-            "served": served,
-            "names": list(names),
-            "aliases": [alias for name in names for alias in aliases.get(name, ())],
-        }
-        for capability, names, served in sorted(rows, reverse=True)
-    ]
 
 
 def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
