@@ -15,9 +15,6 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress
 from torch_images.oci.compression import Compression
 
-# Gets the share of checks that are done, from 0 to 1.
-CheckProgress = Callable[[float], None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
@@ -52,14 +49,12 @@ class Shown:
     """How a job shows progress.
 
     `layers` is entered while layers are packed, `still` with a text for other work. `say` gets a
-    line before work that takes minutes. `checks` is entered for each verification, and yields a
-    function of the share that is done.
+    line before work that takes minutes.
     """
 
     layers: Progress = lambda: nullcontext(lambda _title, _done, _size: None)
     say: Callable[[str], None] = lambda _: None
     still: Callable[[Callable[[], str]], AbstractContextManager[object]] = nullcontext
-    checks: Callable[[], AbstractContextManager[CheckProgress | None]] = nullcontext
 
 
 QUIET = Shown()

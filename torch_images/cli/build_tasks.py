@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +108,8 @@ def _build_stale(
         return verb.Result(data={"images": [{"id": spec.id} for spec in left]}, text=text)
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
-    job = verb.job(config, engine, how)
     run = StaleRun(
-        # Without a bar for checks: BuildKit shows the next build meanwhile.
-        job=replace(job, shown=replace(job.shown, checks=nullcontext)),
+        job=verb.job(config, engine, how),
         before=frozenset(engine.tags()),
         machine=measure(),
         today=today,

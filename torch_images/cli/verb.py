@@ -232,7 +232,7 @@ def job(config: Config, engine: Engine, options: BuildOptions | None = None) -> 
         engine=engine,
         run=Runner(),
         options=options or BuildOptions(),
-        shown=Shown(layers=layer_progress, say=say, still=still, checks=check_progress),
+        shown=Shown(layers=layer_progress, say=say, still=still),
     )
 
 
@@ -275,48 +275,29 @@ def still(what: Callable[[], str], refresh: Callable[[], object] = lambda: None)
 
 
 @contextlib.contextmanager
-def _bar(what: str, **form: Any) -> Iterator[Callable[[float, float], None]]:
-    """Yields a function that moves a bar on a terminal, to the amount done of the total.
-
-    The bar ends there. `what` is said while there is none, `form` are tqdm's arguments.
-    """
+def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows layers being packed: a bar on a terminal, lines elsewhere."""
     from tqdm import tqdm
 
+    form: dict[str, Any] = {"desc": "wheels", "unit": "B", "unit_scale": True}
     # No line before the first update: another program may show its progress until then.
     with tqdm(file=sys.stderr, leave=False, disable=None, delay=1e-9, **form) as bar:
 
-        def show(done: float, total: float) -> None:
-            bar.total = total
+        def show(title: str, done: int, size: int) -> None:
+            bar.total = size
             bar.update(done - bar.n)
             bar.refresh()
-            if done >= total:
+            if done == size:
                 bar.close()
-
-        with still(lambda: what, lambda: show(bar.n, bar.total) if bar.total else None):
-            yield show
-
-
-@contextlib.contextmanager
-def check_progress() -> Iterator[Callable[[float], None]]:
-    """Shows the share of checks that are done, from 0 to 1: a bar on a terminal."""
-    form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
-    with _bar("verifying", bar_format=form) as bar:
-        yield lambda share: bar(share, 1.0)
-
-
-@contextlib.contextmanager
-def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows layers being packed: a bar on a terminal, lines elsewhere."""
-    with _bar("preparing layers and bases", desc="wheels", unit="B", unit_scale=True) as bar:
-
-        def show(title: str, done: int, size: int) -> None:
-            bar(done, size)
             if title and not sys.stderr.isatty():
                 say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
             elif done == size:
                 say(f"packed {size / 1e6:.0f} MB of wheels")
 
-        yield show
+        with still(
+            lambda: "preparing layers and bases", lambda: bar.refresh() if bar.total else None
+        ):
+            yield show
 
 
 def as_json(document: Any) -> str:

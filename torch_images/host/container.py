@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -79,15 +79,14 @@ class RunningContainer:
         self,
         *command: str,
         env: Mapping[str, str] | None = None,
-        show: Callable[[str], None] | None = None,
         user: str = "0",
     ) -> ExecResult:
         """Run a command in the container, as root or another user, and wait for its end.
 
-        `show` gets its output as it comes. Raises EngineError for an image of another processor
-        without an emulator: its container ends at once.
+        Raises EngineError for an image of another processor without an emulator: its container ends
+        at once.
         """
-        client, output = self._container.client, []
+        client = self._container.client
         assert client is not None
         api = client.api
         try:
@@ -97,17 +96,14 @@ class RunningContainer:
             chunks: Any = api.exec_start(started["Id"], stream=True)
             # docker-py leaves the connection of a stream open.
             with contextlib.closing(chunks._response):  # noqa: SLF001
-                for chunk in chunks:
-                    output.append(chunk)
-                    if show:
-                        show(chunk.decode(errors="replace"))
+                output = b"".join(chunks)
             code = api.exec_inspect(started["Id"])["ExitCode"]
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
                 raise
             problem = diagnose(FOREIGN, self._container.logs().decode(errors="replace"))
             raise problem or error from None
-        return ExecResult(code, b"".join(output).decode(errors="replace"))
+        return ExecResult(code, output.decode(errors="replace"))
 
     def processor_seconds(self) -> float:
         """Seconds of processor that all processes of the container have used so far."""

@@ -19,12 +19,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from torch_images.build.context_file import own_checks
-from torch_images.build.job import CheckProgress, Job
+from torch_images.build.job import Job
 from torch_images.build.render import RUNTIME
 from torch_images.config.own import Own
 from torch_images.errors import EngineError, TorchImagesError
@@ -50,7 +49,6 @@ _GPU_MODULE = "test_gpu_"
 _OWN = "own"  # the folder of the user's own checks, in a container
 # The outcome of a check by the element of its report; without one it passed.
 _OUTCOMES = (("failure", "failed"), ("error", "failed"), ("skipped", "skipped"))
-_SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +98,7 @@ class Subject:
         return self.job.engine.container(self.info.id, network_mode="none", **options)
 
 
-def examine(
-    subject: Subject, *, programs: Sequence[str] = (), progress: CheckProgress | None = None
-) -> SuiteResult:
+def examine(subject: Subject, *, programs: Sequence[str] = ()) -> SuiteResult:
     """Run the suites on an image, and the modules `programs` of tests/programs.
 
     Raises EngineError if CUDA does not work with the GPUs.
@@ -112,23 +108,15 @@ def examine(
     parallel = room(answer, job.engine.processors()) if gpus else 2
     modules = _modules(job.workspace.root, gpus=bool(gpus))
     parts = shards(modules) if gpus and parallel > 1 else [tuple(modules)]
-    jobs: list[Callable[[CheckProgress], SuiteResult]] = [partial(outside, subject, ())]
+    jobs: list[Callable[[], SuiteResult]] = [partial(outside, subject, ())]
     jobs += [partial(inside, subject, "container", part) for part in parts]
     if programs:
         jobs.append(partial(inside, replace(subject, gpus=()), "programs", programs))
     if subject.own and subject.own.checks:
         jobs.append(partial(inside, subject, _OWN, ()))
-    shares, lock = [0.0] * len(jobs), Lock()
-
-    def over(number: int, share: float) -> None:
-        with lock:
-            shares[number] = max(shares[number], share)
-            if progress:
-                progress(sum(shares) / len(shares))
-
     # Each job has its own container, so the files of one do not affect another.
     with workers(parallel) as pool:
-        work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
+        work = [pool.submit(job) for job in jobs]
         results = [future.result() for future in work]
     return SuiteResult(
         checks=tuple(check for result in results for check in result.checks),
@@ -224,9 +212,7 @@ def _ask_gpus(subject: Subject) -> str:
     return "" if done.code else done.output
 
 
-def outside(
-    subject: Subject, modules: Sequence[str], progress: CheckProgress = lambda _: None
-) -> SuiteResult:
+def outside(subject: Subject, modules: Sequence[str]) -> SuiteResult:
     """Run tests/image, or some of its modules, e.g. "test_files.py"."""
     workspace = subject.job.workspace
     # Without GPUs, which would add files of the driver to the image's.
@@ -253,14 +239,11 @@ def outside(
         done = subject.job.run.run(command, env=env, cwd=workspace.root, check=False)
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
-        progress(1)
         result = parse_junit(report.read_text(), "image")
         return replace(result, processor_seconds=container.processor_seconds())
 
 
-def inside(
-    subject: Subject, folder: str, modules: Sequence[str], progress: CheckProgress = lambda _: None
-) -> SuiteResult:
+def inside(subject: Subject, folder: str, modules: Sequence[str]) -> SuiteResult:
     """Run a suite's folder below tests/, or some of its modules, inside a container."""
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
@@ -285,16 +268,12 @@ def inside(
             command = [*command[:5], "-c", "/dev/null", f"--rootdir={own}", own]
             command += ["-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
 
-        def show(text: str) -> None:
-            if shares := _SHARE.findall(text):
-                progress(int(shares[-1]) / 100)
-
         # With the entrypoint's environment: the libcuda that it chose, and the profile. The checks
         # also show that the image works for a user without a name; devices may be for root alone.
         start, user = ("torch-entrypoint",) if folder in ("container", _OWN) else (), "0"
         if folder == "container" and not subject.gpus:
             user = _ANYONE
-        done = container.exec(*start, *command, env=env, show=show, user=user)
+        done = container.exec(*start, *command, env=env, user=user)
         if folder == _OWN and done.code == _NOTHING:
             raise TorchImagesError(
                 f"{subject.own.checks if subject.own else ''} has no tests",
@@ -306,7 +285,6 @@ def inside(
             reason = "" if library.code else library.output.strip()
             reason = reason or _end(done.output)
             raise TorchImagesError(f"the checks inside the image did not run: {reason}")
-        progress(1)
         result = parse_junit(container.read(_REPORT).decode(), folder)
         return replace(result, processor_seconds=container.processor_seconds())
 

@@ -161,8 +161,8 @@ def verify(
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
         own=plan.spec.own,
     )
-    with job.shown.checks() as progress:
-        result = examine(subject, programs=records.missing(), progress=progress)
+    with job.shown.still(lambda: f"verifying {plan.spec.id}"):
+        result = examine(subject, programs=records.missing())
     outcomes = {check.name: check.outcome for check in result.checks}
     if outcomes.get(CHECK) == "passed":
         subject.unchanged.passed(info.id)
