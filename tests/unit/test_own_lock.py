@@ -217,11 +217,6 @@ def test_package_without_a_wheel_is_refused(mine: Mine) -> None:
     assert "ext has no wheel" in mine.refused()
 
 
-def test_requirement_as_both_packages_is_refused(mine: Mine) -> None:
-    (mine.folder / FILE).write_text(TABLE + 'packages = ["einops"]\n')
-    assert "'einops'" in mine.refused()
-
-
 def test_extras_of_a_plain_file_are_refused(mine: Mine) -> None:
     (mine.folder / FILE).write_text(TABLE + 'extras = ["serve"]\n')
     assert "extras" in mine.refused()

@@ -109,11 +109,6 @@ def own_locks(
     assert spec.own
     image, own = _Image(config=config, spec=spec, lock=lock), spec.own
     asked = _asked(own, image, resolver)
-    if both := sorted({*own.packages} & {canonicalize_name(r.name) for r in asked.requirements}):
-        raise LockError(
-            f"'{both[0]}' is in `packages` and in {asked.where}",
-            "name it once: as a Debian package, or as a Python package",
-        )
     return replace(
         lock,
         own_wheels=_wheels(image, asked, resolver, keep) if asked.requirements else None,
