@@ -1,7 +1,6 @@
 """Newer inputs that images.yaml does not use, and the releases of torch that `lock --upgrade` adds.
 
-These are newer releases of torch, of CUDA's archives, of packages that it holds back, and of extras
-that it pins.
+These are newer releases of torch, of packages that it holds back, and of extras that it pins.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.lock_requests import WheelRequest
 from torch_images.config.types import Config, Cuda
-from torch_images.errors import LockError, NetworkError
-from torch_images.fetch.download import read
+from torch_images.errors import LockError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import resolve
-from torch_images.fetch.update import NEWER, UNCHANGED, Finding
+from torch_images.fetch.update import NEWER, Finding
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.files import is_version
@@ -31,7 +29,6 @@ from torch_images.locks.files import is_version
 FILE = "images.yaml"  # in place of a lock's name in a finding
 # Part of uv's message about a requirement that conflicts with others.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
-_RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +56,6 @@ def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
             yield Finding(FILE, "torch", listed, NEWER, detail)
         yield from excluded_packages(config, index)
         yield from extras_behind(config, index, network, run)
-    for cuda in config.cudas:
-        if cuda.release:
-            yield from _archives(cuda, config.archives, network)
 
 
 def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
@@ -137,22 +131,6 @@ def _reach(config: Config, extra: Extra, word: str, network: Network, run: Runne
         f", out of reach: it needs torch {needs}, which images.yaml does not list; `torch` of the "
         f"extra {extra.name} can add it"
     )
-
-
-def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
-    """A newer patch release of a CUDA version's archives, by the list of files at their URL."""
-    name = f"CUDA {cuda.version}"
-    try:
-        releases = _RELEASE.findall(read(network.mirrored(f"{root}/"), network))
-    except NetworkError as error:
-        detail = f"newer ones could not be looked up: {error.message}"
-        yield Finding(FILE, name, cuda.release, UNCHANGED, detail)
-        return
-    versions = {text.decode() for text in releases if text.decode().startswith(f"{cuda.version}.")}
-    newest = max(versions, key=Version, default=cuda.release)
-    if Version(newest) > Version(cuda.release):
-        detail = f"-> {newest}; set `release`, and lock toolkit-{cuda.short}"
-        yield Finding(FILE, name, cuda.release, NEWER, detail)
 
 
 def _finals(index: PackageIndex, name: str) -> list[Version]:
