@@ -243,25 +243,18 @@ def complain(name: str, problem: TorchImagesError) -> None:
 
 def say(text: str) -> None:
     """Print a line of progress on stderr."""
-    text = as_called(text)
-    if "tqdm" not in sys.modules:  # there is no bar to write around
-        print(text, file=sys.stderr, flush=True)
-        return
-    from tqdm import tqdm
-
-    tqdm.write(text, file=sys.stderr)
+    print(as_called(text), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def still(what: Callable[[], str], refresh: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Say what goes on after each while in which nothing was printed. Calls `refresh` often."""
+def still(what: Callable[[], str]) -> Iterator[None]:
+    """Say what goes on after each while in which nothing was printed."""
     over, began = threading.Event(), time.monotonic()
     pause = _WAITS if sys.stderr.isatty() else _QUIET
 
     def watch() -> None:
         said = began
         while not over.wait(1):
-            refresh()
             said = max(said, getattr(sys.stderr, "written", 0.0))
             if time.monotonic() - said >= pause and (text := what()):
                 said = time.monotonic()
@@ -276,28 +269,14 @@ def still(what: Callable[[], str], refresh: Callable[[], object] = lambda: None)
 
 @contextlib.contextmanager
 def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows layers being packed: a bar on a terminal, lines elsewhere."""
-    from tqdm import tqdm
+    """Prints a line for each layer that is packed."""
 
-    form: dict[str, Any] = {"desc": "wheels", "unit": "B", "unit_scale": True}
-    # No line before the first update: another program may show its progress until then.
-    with tqdm(file=sys.stderr, leave=False, disable=None, delay=1e-9, **form) as bar:
+    def show(title: str, done: int, size: int) -> None:
+        if title:
+            say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
 
-        def show(title: str, done: int, size: int) -> None:
-            bar.total = size
-            bar.update(done - bar.n)
-            bar.refresh()
-            if done == size:
-                bar.close()
-            if title and not sys.stderr.isatty():
-                say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
-            elif done == size:
-                say(f"packed {size / 1e6:.0f} MB of wheels")
-
-        with still(
-            lambda: "preparing layers and bases", lambda: bar.refresh() if bar.total else None
-        ):
-            yield show
+    with still(lambda: "preparing layers and bases"):
+        yield show
 
 
 def as_json(document: Any) -> str:
