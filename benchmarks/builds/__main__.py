@@ -44,7 +44,8 @@ def main() -> None:
     rows = tuple(options.row or ROWS)
     kept = options.output / "builds.json"
     commit = run.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).output.strip()
-    head: dict[str, Any] = {"commit": commit, "machine": machine(engine.version())}
+    docker = run.run(["docker", "version", "--format={{.Server.Version}}"]).output.strip()
+    head: dict[str, Any] = {"commit": commit, "machine": machine(docker)}
     figures: dict[str, list[Figures]] = {}
     if options.resume:
         head, figures = read(kept, head, run)

@@ -73,7 +73,6 @@ def verdict(outcome: str, *differences: Difference) -> str:
             lock="sha256:l",
             lock_date="2026-01-01",
             unlocked=False,
-            builder="Docker 26.1.5",
             seconds=1.5,
             differences=differences,
         )

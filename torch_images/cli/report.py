@@ -203,7 +203,6 @@ def verdict(result: Verdict) -> str:
         f"  rebuilt   {result.manifests[1]} in {result.seconds} s",
         f"  commit    {result.commit or 'this checkout'}",
         f"  lock      {result.lock} of {result.lock_date}{lock}",
-        f"  builder   {result.builder}",
     ]
     shown = 40
     lines += [

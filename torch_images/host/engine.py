@@ -192,10 +192,6 @@ class Engine:
         with contextlib.suppress(docker.errors.NotFound):
             self._api.remove_container(name, force=True)
 
-    def version(self) -> str:
-        """The engine's version, e.g. "26.1.5"."""
-        return str(self._api.version()["Version"])
-
     @contextlib.contextmanager
     def blobs(self, image: str) -> Iterator[Callable[[str], IO[bytes]]]:
         """Open blobs by digest as forward-only files: the manifest of an image, its layers.

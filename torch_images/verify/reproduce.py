@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import sys
 import time
@@ -59,7 +58,6 @@ class Verdict:
     lock: str
     lock_date: str
     unlocked: bool
-    builder: str
     seconds: float
     differences: tuple[Difference, ...]
 
@@ -115,7 +113,6 @@ def reproduce(job: Job, image: str, *, commit: str = "") -> Verdict:
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
             unlocked=lock.unlocked,
-            builder=_builder(engine, run),
             seconds=seconds,
             differences=differences,
         )
@@ -240,10 +237,3 @@ def _kept(digest: str, image: LockedImage, engine: Engine) -> Iterator[None]:
             # Removing the only tag would remove the image.
             if listed.id in kept and len(listed.tags) > 1:
                 engine.untag(original(listed.id))
-
-
-def _builder(engine: Engine, run: Runner) -> str:
-    """The versions that equal manifests depend on."""
-    described = run.run(["docker", "buildx", "inspect"]).output
-    buildkit = re.search(r"^Build[Kk]it(?: version)?:\s*v(?!0\.0\.0)(\S+)", described, re.MULTILINE)
-    return f"Docker {engine.version()}" + (f", BuildKit {buildkit[1]}" if buildkit else "")
