@@ -14,7 +14,7 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.release import Release
-from torch_images.config.types import WITH, WITHOUT, Architecture, Base, Config, Cuda, Source
+from torch_images.config.types import WITH, Architecture, Base, Config, Cuda, Source
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import Platform, native
 
@@ -175,18 +175,6 @@ def _untargeted(config: Config, cuda: Cuda, capability: Capability) -> str | Non
     return f"CUDA {cuda.version} cannot target {capability}{f'; CUDA {able} can' * bool(able)}"
 
 
-def _axes(spec: ImageSpec) -> dict[str, str]:
-    return {
-        "cuda": spec.cuda.version,
-        "torch": spec.torch,
-        "source": spec.source.name,
-        "base": spec.base.name,
-        "variant": spec.variant.name,
-        "compat": WITH if spec.compat else WITHOUT,
-        "platform": spec.platform.name,
-    }
-
-
 def same_files(spec: ImageSpec) -> str | None:
     """Why an image would have the same files as for another architecture; None if it would not."""
     for arch in spec.architectures if spec.narrowed else ():
@@ -209,7 +197,7 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (
         _untargeted(config, cuda, arch.capability)
-        or config.excluded(arch=arch.name, **_axes(spec))
+        or config.excluded(**{**spec.axes, "torch": spec.torch, "arch": arch.name})
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
         or spec.variant.empty(cuda.version, spec.release.version)
