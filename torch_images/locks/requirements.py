@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,7 @@ def of_project(own: Own, environment: Mapping[str, str]) -> Asked:
             f"{SHARED} has a source of its own for {shown(other)}, which has no hash",
             "give a release of the package index, or lock the project with uv",
         )
-    return Asked(
-        where=SHARED,
-        requirements=asked.requirements,
-        hashes={},
-        itself=is_package(project),
-    )
+    return replace(asked, itself=is_package(project))
 
 
 def is_package(project: Mapping[str, Any]) -> bool:
