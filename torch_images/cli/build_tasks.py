@@ -120,11 +120,6 @@ def _build_stale(
         elif done.error:
             verb.complain(done.spec.id, done.error)
             failed = failed or done.error
-        else:
-            print(
-                f"{done.spec.id}: built with inputs that the locks lack; not added to the ledger",
-                flush=True,
-            )
     if failed:
         raise failed
     return None

@@ -39,10 +39,7 @@ _AT_ONCE = 2  # images that are verified
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result for one image: its new line of the ledger, or the error, or both.
-
-    Neither for an image that passed with inputs that the locks lack.
-    """
+    """The result for one image: its new line of the ledger, or the error, or both."""
 
     spec: ImageSpec
     line: Line | None = None
