@@ -53,7 +53,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
     last column counts the tested images.
     """
     specs = matrix(config)
-    states = ledger.states(config, specs, ledger.read(root), root, locks)
+    state = ledger.reader(config, ledger.read(root), root, locks)
     rows = []
     newest = sorted({(s.cuda, s.torch) for s in specs}, key=lambda x: Version(x[1]), reverse=True)
     for cuda, torch in sorted(newest, key=lambda x: x[0].version):
@@ -68,7 +68,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             cuda.driver,
             *_architectures(config, images),
             ", ".join(f"`{tag}`" for tag in tags),
-            f"{sum(states[s].tested for s in images)} of {len(images)}",
+            f"{sum(state(s).tested for s in images)} of {len(images)}",
         )
         rows.append(cells)
     header = ["Image", "PyTorch", "Triton", "Python", "Driver"]

@@ -85,7 +85,7 @@ def passed(plan: ImagePlan, done: VerifyReport) -> Line | None:
 
 def state(config: Config, root: Path, *lines: Line, name: str = RUNTIME) -> State:
     one = spec(config, name)
-    return ledger.states(config, [one], lines, root, root / "locks")[one]
+    return ledger.reader(config, lines, root, root / "locks")(one)
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=300)
@@ -188,11 +188,11 @@ def test_state_says_why_an_image_is_not_tested(config: Config, root: Path, tmp_p
     problem = "not tested: could not be built on 2026-11-23: no answer"
     assert state(config, root, line).words == problem
     other = choose(config, arch="9.0,12.0")
-    unlisted = ledger.states(config, [other], [LINE], root, root / "locks")[other]
+    unlisted = ledger.reader(config, [LINE], root, root / "locks")(other)
     assert unlisted.words == "not tested: not one of the project's images"
     # Without locks its inputs are not known: a line without inputs proves nothing.
-    blank = ledger.states(config, [plan.spec], [replace(LINE, inputs="")], root, tmp_path)
-    assert (blank[plan.spec].tested, blank[plan.spec].inputs) == (False, "")
+    blank = ledger.reader(config, [replace(LINE, inputs="")], root, tmp_path)(plan.spec)
+    assert (blank.tested, blank.inputs) == (False, "")
 
 
 def test_states_are_kept_for_the_same_files(

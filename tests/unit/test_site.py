@@ -126,9 +126,9 @@ def test_page_has_the_answers_of_pick(
     whole: dict[str, bytes], config: Config, root: Path, project: Path
 ) -> None:
     """All of it without a script, which only the search needs: GPUs, drivers, image, and why."""
-    states = ledger.states(config, matrix(config), ledger.read(project), project, root / "locks")
+    state = ledger.reader(config, ledger.read(project), project, root / "locks")
     compat = {p: compat_versions(config, root / "locks", p) for p in config.platforms}
-    expected = answers.rows(config, compat, namespace="ghcr.io/me", state=states.__getitem__)
+    expected = answers.rows(config, compat, namespace="ghcr.io/me", state=state)
     [body] = re.findall(
         r'<table id="answers"[^>]*>.*?<tbody>(.*?)</tbody>', whole["index.html"].decode(), re.DOTALL
     )

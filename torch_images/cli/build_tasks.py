@@ -98,8 +98,8 @@ def _build_stale(
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
     lines = ledger.read(workspace.root)
-    states = ledger.states(config, specs, lines, workspace.root, workspace.locks)
-    left = to_build(states, lines, today)
+    state = ledger.reader(config, lines, workspace.root, workspace.locks)
+    left = to_build({spec: state(spec) for spec in specs}, lines, today)
     if not left:
         text = "nothing to build: each image is tested, or could not be built today"
         return verb.Result(data={"images": []}, text=text)

@@ -57,16 +57,15 @@ def matrix(options: Matrix) -> verb.Result:
             config, specs, where, lookup=lookup, workspace=workspace, small=small
         )
         names = dict(lacking)
-    proofs = ledger.read(verb.ROOT)
-    states = ledger.states(config, tuple(names), proofs, verb.ROOT, workspace.locks)
+    state = ledger.reader(config, ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
     if options.untested:
-        names = {spec: name for spec, name in names.items() if not states[spec].tested}
+        names = {spec: name for spec, name in names.items() if not state(spec).tested}
     listed = [
         {
             **describe(spec),
-            "inputs": states[spec].inputs,
-            "tested": states[spec].tested,
-            "proof": states[spec].words,
+            "inputs": state(spec).inputs,
+            "tested": state(spec).tested,
+            "proof": state(spec).words,
             **({"reference": name} if name else {}),
         }
         for spec, name in names.items()
@@ -74,7 +73,7 @@ def matrix(options: Matrix) -> verb.Result:
     width = max((len(spec.id) for spec in names), default=0)
     lines = (
         f"{spec.id:<{width}}  torch {spec.torch}  {' '.join(a.name for a in spec.architectures)}  "
-        f"{states[spec].words}"
+        f"{state(spec).words}"
         for spec in names
     )
     return verb.Result(data={"images": listed}, text="\n".join(lines))

@@ -153,14 +153,6 @@ def passed(
     )
 
 
-def states(
-    config: Config, specs: Sequence[ImageSpec], lines: Sequence[Line], root: Path, locks: Path
-) -> dict[ImageSpec, State]:
-    """Whether each image is tested."""
-    state = reader(config, lines, root, locks)
-    return {spec: state(spec) for spec in specs}
-
-
 def reader(
     config: Config, lines: Sequence[Line], root: Path, locks: Path
 ) -> Callable[[ImageSpec], State]:
