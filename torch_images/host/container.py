@@ -76,10 +76,7 @@ class RunningContainer:
         return str(self._container.id)
 
     def exec(
-        self,
-        *command: str,
-        env: Mapping[str, str] | None = None,
-        user: str = "0",
+        self, *command: str, env: Mapping[str, str] | None = None, user: str = "0"
     ) -> ExecResult:
         """Run a command in the container, as root or another user, and wait for its end.
 

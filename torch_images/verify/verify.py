@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,16 +162,12 @@ def verify(
     )
     with job.shown.still(lambda: f"verifying {plan.spec.id}"):
         result = examine(subject, programs=records.missing())
-    outcomes = {check.name: check.outcome for check in result.checks}
-    if outcomes.get(CHECK) == "passed":
+    if any(check.name == CHECK and check.outcome == "passed" for check in result.checks):
         subject.unchanged.passed(info.id)
-    programs = defaultdict[str, set[str]](set)
-    for name, outcome in outcomes.items():
-        if name.startswith("programs/"):
-            programs[f"{name.split('/')[1]}.py"].add(outcome)
-    for module, results in programs.items():
-        if "failed" not in results:
-            records.keep(module, info.id)
+    programs = [c for c in result.checks if c.name.startswith("programs/")]
+    failed = {c.name.split("/")[1] for c in programs if c.outcome == "failed"}
+    for module in {c.name.split("/")[1] for c in programs} - failed:
+        records.keep(f"{module}.py", info.id)
     report = VerifyReport(
         digest=info.id,
         id=plan.spec.id,
