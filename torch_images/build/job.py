@@ -12,7 +12,6 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress
 from torch_images.oci.compression import Compression
 
 
@@ -48,11 +47,10 @@ class BuildOptions:
 class Shown:
     """How a job shows progress.
 
-    `layers` is entered while layers are packed, `still` with a text for other work. `say` gets a
-    line before work that takes minutes.
+    `still` is entered with a text for work that takes minutes. `say` gets a line before such work,
+    or after a part of it.
     """
 
-    layers: Progress = lambda: nullcontext(lambda _title, _done, _size: None)
     say: Callable[[str], None] = lambda _: None
     still: Callable[[Callable[[], str]], AbstractContextManager[object]] = nullcontext
 

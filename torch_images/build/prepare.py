@@ -83,8 +83,8 @@ class Preparer:
         parents = ParentImages(space.cache, None if job.remote else job.engine)
         fresh = job.options.no_cache
         with (
-            job.shown.layers() as show,
-            making(needed, space.cache, space.network, fresh=fresh, show=show) as layers,
+            job.shown.still(lambda: "preparing layers and bases"),
+            making(needed, space.cache, space.network, fresh=fresh, say=job.shown.say) as layers,
             workers(1) as beside,
         ):
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Options)
 ROOT = project.project_root()
 SCHEMA = 1  # of what --json prints; a datasheet has its own
-# Seconds between two lines of progress: on a terminal, and without one.
-_WAITS, _QUIET = 4, 60
+_QUIET = 30  # seconds without a line, after which one says what goes on
 
 
 class _Warning(logging.Formatter):
@@ -232,7 +231,7 @@ def job(config: Config, engine: Engine, options: BuildOptions | None = None) -> 
         engine=engine,
         run=Runner(),
         options=options or BuildOptions(),
-        shown=Shown(layers=layer_progress, say=say, still=still),
+        shown=Shown(say=say, still=still),
     )
 
 
@@ -250,13 +249,12 @@ def say(text: str) -> None:
 def still(what: Callable[[], str]) -> Iterator[None]:
     """Say what goes on after each while in which nothing was printed."""
     over, began = threading.Event(), time.monotonic()
-    pause = _WAITS if sys.stderr.isatty() else _QUIET
 
     def watch() -> None:
         said = began
         while not over.wait(1):
             said = max(said, getattr(sys.stderr, "written", 0.0))
-            if time.monotonic() - said >= pause and (text := what()):
+            if time.monotonic() - said >= _QUIET and (text := what()):
                 said = time.monotonic()
                 say(f"still {text}, {said - began:.0f} s")
 
@@ -265,18 +263,6 @@ def still(what: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-@contextlib.contextmanager
-def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Prints a line for each layer that is packed."""
-
-    def show(title: str, done: int, size: int) -> None:
-        if title:
-            say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
-
-    with still(lambda: "preparing layers and bases"):
-        yield show
 
 
 def as_json(document: Any) -> str:

@@ -33,9 +33,6 @@ THREADS = 4
 
 _FILES = "files.json"  # in the folder of a layer: the paths of its files
 
-# Progress factory; yields a callback (layer title, bytes done, bytes total).
-Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyLayer:
@@ -53,14 +50,13 @@ def making(
     network: Network,
     *,
     fresh: bool = False,
-    show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
     """Make layers in the background: from the cache unless `fresh`, else from their wheels.
 
-    They are packed in parallel, group by group. `show(title, done, total)` is called at the start,
-    with "", and after each layer, in bytes of wheels. A layer's result raises LockError,
-    NetworkError, DiskError or BuildError. Finished layers then stay in the cache; unfinished ones
-    are cancelled.
+    They are packed in parallel, group by group. `say` gets a line after each. A layer's result
+    raises LockError, NetworkError, DiskError or BuildError. Finished layers then stay in the cache;
+    unfinished ones are cancelled.
     """
     folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,10 +88,9 @@ def making(
                         shutil.rmtree(folder / plan.key, ignore_errors=True)
                     keep(new, folder / plan.key)
                     done += plan.size
-                    show(plan.title, done, total)
+                    say(f"packed {plan.title}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
             return _read(plan, folder)
 
-        show("", done, total)
         ours = {p: pool.submit(make, p) for p in plans if p in missing}
         try:
             yield ready | ours
