@@ -1,10 +1,9 @@
 """What rules.py may say, from measured grids: `python -m benchmarks.attention.thresholds FILE ...`.
 
 Each FILE is the result of `python /attention`, of the grid or of the report's shapes, with one
-release of torch. A rule
-takes a step of one width, mask and mode from so many queries and keys, and so many operations, on.
-It holds where every measured point from there on is faster in every file; one just below the limit
-counts as well. The rules are printed as rules.py has them.
+release of torch. A rule takes a step of one width, mask and mode from so many queries and keys, and
+so many operations, on. Every measured point from there on is faster, in every file; a point just
+below the limit counts as well. The rules are printed as rules.py has them.
 """
 
 from __future__ import annotations
@@ -43,12 +42,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Rule:
-    """From where on a step is taken, how many points that are, and the best and worst of them."""
+    """From where on a step is taken, and the worst of the measured points there."""
 
     shortest: int
     operations: float
-    taken: int
-    best: float
     worst: float
 
 
@@ -76,7 +73,7 @@ def rules(found: Iterable[Point]) -> Iterator[Rule]:
             if max(taken) <= FASTER:
                 if operations < least * NEAR:
                     least = operations
-                    yield Rule(shortest, operations, len(taken), min(taken), max(taken))
+                    yield Rule(shortest, operations, max(taken))
                 break
 
 
