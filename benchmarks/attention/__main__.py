@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its customary name
+from timing import milliseconds
 from torch_image_attention import fa4, routes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -86,18 +87,6 @@ class Row:
     causal: bool
     operations: float
     pairs: dict[str, Pair] = field(default_factory=dict)
-
-
-def milliseconds(call: Callable[[], object], count: int) -> float:
-    """Time of one of `count` calls after each other, by events of the GPU."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    for _ in range(count):
-        call()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last)) / count
 
 
 def pair(call: Callable[[], object], rounds: int, count: int = 1) -> Pair:
@@ -229,7 +218,7 @@ def captured(prepare: Callable[[], Callable[[], object]], rounds: int = 7) -> Pa
     times: dict[str, list[float]] = {mode: [] for mode in graphs}
     for number in range(rounds):
         for mode in (STOCK, OURS) if number % 2 else (OURS, STOCK):
-            times[mode].append(milliseconds(graphs[mode].replay, 1) / GRAPHED)
+            times[mode].append(milliseconds(graphs[mode].replay) / GRAPHED)
     return compared(times)
 
 

@@ -1,7 +1,7 @@
 """Torch's own kernels of attention in turns: FlashAttention-2, cuDNN's, and what torch takes.
 
-    docker run --rm --gpus all -v "$PWD/benchmarks/attention/stock.py:/stock.py:ro" \
-        torch-cu128:sm90 python /stock.py > result.json
+    docker run --rm --gpus all -v "$PWD/benchmarks/attention:/attention:ro" \
+        torch-cu128:sm90 python /attention/stock.py > result.json
 
 Medians in milliseconds of a forward pass, and of one with its gradients, for docs/attention.md.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its customary name
+from timing import milliseconds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROUNDS, WARM = 13, 3
@@ -30,17 +31,6 @@ EVERY = [
     SDPBackend.CUDNN_ATTENTION,
 ]  # fmt: skip
 KERNELS = {"flash": EVERY[:1], "cudnn": EVERY[3:], "default": EVERY}
-
-
-def milliseconds(call: Callable[[], object]) -> float:
-    """Of one call, by events of the GPU."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    call()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last))
 
 
 def in_turns(call: Callable[[], object]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The compiled extensions of variant `kernels` against torch's own operators, in turns, on one GPU.
 
-    docker run --rm --gpus all -v "$PWD/benchmarks/extensions:/extensions:ro" \
-        torch-cu130:sm90-kernels python /extensions > result.json
+    docker run --rm --gpus all -v "$PWD/benchmarks/attention:/attention:ro" \
+        torch-cu130:sm90-kernels python /attention/extensions.py > result.json
 
 flash-attn is compared with what scaled_dot_product_attention takes, each in the layout that it is
 made for; causal-conv1d with torch's conv1d and silu. `error` is the largest difference from
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its customary name
+from timing import milliseconds
 
 STOCK, OURS = "stock", "extension"
 ROUNDS = 15
@@ -34,17 +35,6 @@ SHAPES = (
 )
 CHANNELS = ((8, 4096, 2048), (2, 8192, 8192))  # batch, channels, length of a convolution
 Call = Callable[[], object]
-
-
-def milliseconds(call: Call) -> float:
-    """Of one call, by events of the GPU."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    call()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last))
 
 
 def in_turns(stock: Call, ours: Call) -> dict[str, float]:
