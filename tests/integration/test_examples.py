@@ -133,7 +133,7 @@ def test_extension_example(example: str, engine: Engine) -> None:
     assert done.output.splitlines()[-1] == "[2.0, 2.0]", done.output
 
 
-@pytest.mark.slow  # nvcc compiles for every architecture that the package knows
+@pytest.mark.slow  # nvcc compiles
 def test_cuda_extension_example(engine: Engine, workspace: Workspace, tmp_path: Path) -> None:
     devel = make_image("--variant", "devel")
     code = "import torch, causal_conv1d, causal_conv1d_cuda; print(causal_conv1d.__version__)"

@@ -214,6 +214,30 @@ def test_extensions_keep_their_standard(
 
 
 @pytest.mark.parametrize(
+    ("arches", "kept"),
+    [
+        ("9.0", ["-O3", "-gencode=arch=compute_90,code=sm_90"]),
+        ("8.0;9.0+PTX", None),
+        ("7.0", None),
+        ("Hopper", None),
+    ],
+)
+def test_extensions_have_the_chosen_ones_of_their_architectures(
+    tmp_path: Path, arches: str, kept: list[str] | None
+) -> None:
+    """causal-conv1d gives nvcc nine, by two words each."""
+    given = ["-O3", "-gencode", "arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90"]
+    program = f"""
+from torch.utils import cpp_extension as builder
+builder._write_ninja_file("f", None, None, cuda_post_cflags={given})
+"""
+    environ = {"TORCH_CUDA_ARCH_LIST": arches}
+    output, errors = use_builder(tmp_path, "c++17", program, **environ)
+    assert output == f"ninja None None {{'cuda_post_cflags': {kept or given}}}\n"
+    assert errors.count("\n") == bool(kept)
+
+
+@pytest.mark.parametrize(
     ("devices", "environ", "arches", "line"),
     [
         (0, {}, "7.5;9.0a;12.0", True),

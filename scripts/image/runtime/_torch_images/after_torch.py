@@ -148,7 +148,7 @@ def mend_builder(module: Any) -> None:
     try:
         from _torch_images import builder
 
-        builder.lift(module)
+        builder.change_options(module)
         builder.name_arches(module)
     except Exception as error:  # noqa: BLE001  torch's own builder serves most extensions
         print(
