@@ -79,8 +79,8 @@ def test_cutlass_competes_with_what_is_tried_by_default(
     [
         ("triton", "", "is neither cutlass nor stock; ignored"),
         ("on", "", "is neither cutlass nor stock; ignored"),
-        ("cutlass", "TORCHINDUCTOR_CUTLASS_DIR", "has no effect: no CUTLASS at /opt/cutlass; variant pod has it"),
-        ("cutlass", "CUDA_HOME", "has no effect: no nvcc here; variant pod has it"),
+        ("cutlass", "TORCHINDUCTOR_CUTLASS_DIR", "has no effect: no CUTLASS at /opt/cutlass; variant pod of CUDA 13 has it"),
+        ("cutlass", "CUDA_HOME", "has no effect: no nvcc here; variant pod of CUDA 13 has it"),
     ],
 )  # fmt: skip
 def test_profile_warns_of_an_impossible_gemm(

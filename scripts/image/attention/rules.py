@@ -53,7 +53,7 @@ CUDNN_9_19: Table = {
     (BACKWARD, DETERMINISTIC): _both({64: (1024, 6e10), 96: (1024, 2.5e10), 128: (1024, 1.3e11)}),
 }
 
-# What benchmarks/attention/thresholds.py prints for the grids of torch 2.14.1.
+# What benchmarks/attention/thresholds.py prints for the grids and the report of torch 2.14.1.
 CUDNN_9_24: Table = {
     (FORWARD, USUAL): {
         (64, False): [(2048, 2.74e11)],  # 0.97 at most

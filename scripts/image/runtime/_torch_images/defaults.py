@@ -103,4 +103,4 @@ def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
         lack = "no nvcc here"
     else:
         return {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN,TRITON,CPP,CUTLASS"}, ""
-    return {}, f"TORCH_IMAGE_GEMM=cutlass has no effect: {lack}; variant pod has it"
+    return {}, f"{GEMM}=cutlass has no effect: {lack}; variant pod of CUDA 13 has it"
