@@ -38,6 +38,9 @@ Write = Callable[..., Path]
         ('SAMPLER: "0"', 'SAMPLER: "$(id)"', "'$(id)'"),
         ("extras: [vllm]", "extras: [cuda-python, vllm]", "which cannot be in one image with cuda-pyt"),
         ("    - of: [torch]\n      code:", "    - of: [nvidia-cublas]\n      code:", "NVIDIA's licence for"),
+        # GPUs.
+        ('"3.7": [K80]', '"3.7": [H100]', "'architectures' and other-gpus have 'H100' more than once"),
+        ("{K80: [p2]", "{H900: [x9]", "'gpu-aliases' has 'H900', which is no GPU"),
         # Names that an identifier or a tag could not tell apart.
         ("variants:\n", "variants:\n  fork: {description: x}\n", "has the name of a source; rename one"),
         ("variants:\n", "variants:\n  sm90: {description: x}\n", "has a name that tags use for something"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from torch_images.config.types import Config
@@ -16,6 +17,7 @@ Problem = tuple[tuple[str | int, ...], str, str]
 def problems(config: Config) -> Iterator[Problem]:
     """All problems of a configuration."""
     yield from _names(config)
+    yield from _gpus(config)
     for extra in config.extras:
         if bool(extra.wheels) == bool(extra.pins):
             yield ("extras", extra.name), "must have either wheels or pins", ""
@@ -39,6 +41,18 @@ def _names(config: Config) -> Iterator[Problem]:
             if _RESERVED.fullmatch(name):
                 yield path, "has a name that tags use for something else", "rename it"
             seen[name] = axis
+
+
+def _gpus(config: Config) -> Iterator[Problem]:
+    """A GPU has one compute capability, and other sections name GPUs that have one."""
+    known = Counter(name for arch in config.architectures for name in {*arch.gpus, *arch.geforce})
+    known.update(name for _, names in config.other_gpus for name in names)
+    for name in (name for name, count in known.items() if count > 1):
+        yield ("architectures",), f"and other-gpus have '{name}' more than once", "keep one of them"
+    aliases = dict(config.gpu_aliases)
+    for section, names in (("arm64-gpus", config.arm64_gpus), ("gpu-aliases", aliases)):
+        for name in (name for name in names if name not in known):
+            yield (section,), f"has '{name}', which is no GPU of architectures", "correct the name"
 
 
 def _removals(config: Config) -> Iterator[Problem]:
