@@ -59,7 +59,7 @@ def test_build_refuses_a_lock_of_another_version(mine: Mine, tmp_path: Path) -> 
     image = lock_image(config, choose_own(config), mine.project.folder / "locks")
     with pytest.raises(LockError, match="runtime changed") as caught:
         plan_image(config, image, root)
-    assert "torch-images lock" in str(caught.value)
+    assert "invoke lock" in str(caught.value)
 
 
 def test_identity_is_that_of_lock_and_files(mine: Mine) -> None:

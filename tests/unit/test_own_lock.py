@@ -348,6 +348,7 @@ def test_init_writes_a_table_once(mine: Mine) -> None:
     assert done.returncode == 0, done.stderr
     own = load(mine.folder / FILE)
     assert (own.name, own.requirements) == ("app", "requirements.txt")
+    assert f"--project {mine.folder} build`" in done.stdout
     again = mine.run("init", "--yes")
     assert again.returncode == 2
     assert load(mine.folder / FILE) == own

@@ -57,7 +57,7 @@ def test_included_files(tmp_path: Path) -> None:
     ("line", "noun"),
     [
         ("einops @ https://example.org/einops.whl", "no hash"),
-        ("git+https://example.org/einops", "not a requirement"),
+        ("git+https://example.org/einops", "no hash"),
         ("einops @ git+https://example.org/einops@v1", "no hash"),
         ("./wheels/einops.whl", "no hash"),
         ("-e ../other", "no hash"),

@@ -143,4 +143,6 @@ def test_build_dry_run(root: Path, tmp_path: Path) -> None:
     [image] = plan["images"]
     assert image["compiles"][0].startswith("compiles triton ")
     assert plan["command"][:3] == ["docker", "buildx", "bake"]
+    small = json.loads(invoke(root, *words, "--json", "--compression", "small", **env).stdout)
+    assert small["images"][0]["tags"][0] == image["tags"][0] + "-small"
     assert list(tmp_path.iterdir()) == []

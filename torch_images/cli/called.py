@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from torch_images.errors import TorchImagesError, one_line
+from torch_images.project import PROJECT
 
 # The command in a message, followed by a verb.
 _COMMANDS = re.compile(r"(?<=`)invoke(?= )|(?<![\w./])\./inv(?= [a-z])")
@@ -26,9 +27,15 @@ def called() -> str:
     return shlex.quote(elsewhere or "./inv")
 
 
+def repeated() -> str:
+    """The command for what to type next: as the user called it, for the same --project."""
+    folder = os.environ.get(PROJECT, "")
+    return f"{called()} --project {shlex.quote(folder)}" if folder else called()
+
+
 def as_called(text: str) -> str:
     """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them."""
-    return _COMMANDS.sub(lambda _: called(), text)
+    return _COMMANDS.sub(lambda _: repeated(), text)
 
 
 def line(error: TorchImagesError, about: str = "error") -> str:

@@ -57,7 +57,8 @@ def lock(options: Lock) -> verb.Result | None:
 
         if given := [name for name in _PROJECTS if getattr(options, name)]:
             raise UsageError(
-                f"--{given[0]} is for the locks of torch-images", "leave it out, or go elsewhere"
+                f"--{given[0]} is for the locks of torch-images",
+                "leave it out, or run it outside the folder of your image, without --project",
             )
         return lock_own(renew=options.renew)
     ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]

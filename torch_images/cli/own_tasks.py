@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch_images.build.own import parts
 from torch_images.cli import verb
-from torch_images.cli.called import called
+from torch_images.cli.called import called, repeated
 from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for
 from torch_images.config import own as table
@@ -68,8 +68,8 @@ def init(options: Init) -> verb.Result:
         path.unlink()
         raise
     return verb.Result(
-        text=f"wrote {path}\nnext: `{called()} lock`, which writes {table.LOCK}, "
-        f"then `{called()} build`"
+        text=f"wrote {path}\nnext: `{repeated()} lock`, which writes {table.LOCK}, "
+        f"then `{repeated()} build`"
     )
 
 
@@ -103,7 +103,7 @@ def _table(config: Config, folder: Path, spec: ImageSpec, name: str) -> str:
         if requirements
         else '# requirements = "requirements.txt"',
         '# packages = ["ffmpeg"]           # of Debian',
-        '# files = {"src" = "/app/src"}    # from this folder into the image',
+        '# files = {"src/my_app" = "/app/my_app"}    # from this folder into the image',
         '# command = ["python", "-m", "my_app"]',
         '# checks = "tests/image"          # your own pytest, run inside by `verify`',
     ]
@@ -166,7 +166,7 @@ def _plain(config: Config, spec: ImageSpec, keep: ImageLock | None) -> ImageLock
                 (new.folder / name).write_text(text, encoding="utf-8")
         items = [item for item in image_inputs(config, spec) if lacks(new.folder, item)]
         if items:
-            verb.say(f"{spec.id} has no lock in torch-images: resolving what it lacks")
+            verb.say(f"torch-images has no lock for {spec.id}: resolving what is missing")
             resolve_all(items, new.folder)
         return image_lock(config, spec, new.folder)
 

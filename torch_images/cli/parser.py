@@ -67,7 +67,10 @@ def of_verb(one: Verb, *, values: bool = False) -> Parser:
     known = _axis_values() if values else {}
     for field in one.options.fields():
         argument = {**field.metadata["argument"]}
-        argument["help"] = _literal(as_called(argument["help"]) + known.get(field.name, ""))
+        text, listed = as_called(argument["help"]), known.get(field.name, "")
+        if "(default" in text:
+            listed = listed.partition(" (default")[0]
+        argument["help"] = _literal(text + listed)
         group.add_argument(dashed(field.name), **argument)
     return parser
 

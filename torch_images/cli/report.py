@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch_images.build import bake
@@ -31,6 +32,7 @@ def planned(
     workspace: Workspace,
 ) -> dict[str, Any]:
     """What a build would do, as plain data."""
+    images = [replace(image, small=options.small) for image in images]
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     return {
         "images": [

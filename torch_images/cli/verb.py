@@ -125,7 +125,7 @@ def _with_own(config: Config) -> Config:
         if project.PROJECT in os.environ:
             raise UsageError(
                 f"{project.own_folder()} has no {own.FILE}, nor such a table in {own.SHARED}",
-                "make one with `torch-images init`, or correct --project",
+                "make one with `invoke init`, or correct --project",
             )
         return config
     image = own.load(file)

@@ -19,7 +19,7 @@ from torch_images.locks.requirements import request
 from torch_images.project import version
 
 _SCHEMA = 1
-_HINT = "run `torch-images lock`"
+_HINT = "run `invoke lock`"
 
 
 @dataclass(frozen=True, kw_only=True)

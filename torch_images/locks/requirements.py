@@ -159,7 +159,7 @@ def _requirement(line: str, place: str) -> Requirement:
     try:
         one = Requirement(line)
     except InvalidRequirement as error:
-        if _PATH.fullmatch(line):
+        if _PATH.fullmatch(line) or "://" in line:
             raise _refused(line, place) from None
         reason = str(error).splitlines()[0]
         raise LockError(
@@ -173,7 +173,7 @@ def _requirement(line: str, place: str) -> Requirement:
 def _refused(line: str, place: str) -> LockError:
     return LockError(
         f"{place}: '{shown(line)}' has no hash that anyone could check",
-        "give a release of the package index, or copy its files with `files`",
+        "give a release of the package index, or clone it and write the table there",
     )
 
 
