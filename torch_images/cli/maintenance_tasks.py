@@ -64,12 +64,12 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     """The environment that selects the tests' locks, and a warning if these are not committed.
 
     Debian's mirrors drop a package when a newer one appears. Then the tests use locks of today.
-    Only slow tests use a base other than the default; `every` locks all bases.
+    Only slow tests use other bases than the default one, and no test Debian's testing.
+    `every` is for the bases that are the default of some CUDA version.
     """
     config = verb.config()
-    suites = (base.name for base in config.bases)
-    default = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
-    bases = ",".join(f"*-{name}*" for name in suites if every or name == default)
+    names = {cuda.base for cuda in config.cudas if every or cuda.version == config.defaults.cuda}
+    bases = ",".join(f"*-{name}*" for name in sorted(names))
     folder = verb.workspace().output / "test-locks"
     if not _code("-m", "torch_images", "lock", "--check", "--select", bases):
         return {}, ""
