@@ -301,12 +301,29 @@ def test_a_release_has_the_images_of_a_glob_or_one_by_its_axes(
     runner: Run, tmp_path: Path, axes: dict[str, str], select: str
 ) -> None:
     none = dict.fromkeys(("NAMED", "CUDA", "ARCH", "VARIANT", "COMPAT"), "")
+    none["PRIVATE"] = "true"
     answer = json.dumps({"images": [{"id": "one"}], "image": []})
     done = runner(scripts("release")["images"], SELECT="*", ANSWER=answer, **none | axes)
     assert done.returncode == 0, done.stderr
     *plans, listing = (tmp_path / "calls").read_text().splitlines()
     assert listing.endswith(f"--unpublished --compression small --select {select}")
     assert ["--variant pod --compat --dry-run" in plan for plan in plans] == [True] * bool(axes)
+
+
+@pytest.mark.parametrize(("private", "left"), [("true", ["a", "b"]), ("false", ["a"])])
+def test_a_public_repository_does_not_publish_the_compiler(
+    runner: Run, tmp_path: Path, private: str, left: list[str]
+) -> None:
+    none = dict.fromkeys(("NAMED", "CUDA", "ARCH", "VARIANT", "COMPAT"), "")
+    images = [{"id": "a", "variant": "runtime"}, {"id": "b", "variant": "pod"}]
+    answer = json.dumps({"images": images})
+    step = scripts("release")["images"]
+    done = runner(step, SELECT="*", ANSWER=answer, PRIVATE=private, **none)
+    assert done.returncode == 0, done.stderr
+    assert ("::warning::" in done.stdout) == (len(left) == 1)
+    published, count = (tmp_path / "GITHUB_OUTPUT").read_text().splitlines()
+    assert [one["id"] for one in json.loads(published.partition("=")[2])["image"]] == left
+    assert count == f"count={len(left)}"
 
 
 def test_release_signs_the_name_that_was_pushed(runner: Run, tmp_path: Path) -> None:
