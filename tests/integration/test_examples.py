@@ -47,7 +47,7 @@ def made_reaching(image: str, workspace: Workspace, folder: Path) -> Iterator[st
         variables |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/etc/ssl/reaching.crt")
     lines += [f'ENV {name}="{value}"' for name, value in variables.items()]
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
-    tag = f"{TESTS}:reaching"
+    tag = f"{TESTS}:{folder.name}"  # two of them may exist at once
     done = docker("buildx", "build", "--load", f"--tag={tag}", str(folder))
     assert done.returncode == 0, done.stdout[-3000:]
     yield tag
