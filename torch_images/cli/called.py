@@ -27,15 +27,14 @@ def called() -> str:
     return shlex.quote(elsewhere or "./inv")
 
 
-def repeated() -> str:
-    """The command for what to type next: as the user called it, for the same --project."""
-    folder = os.environ.get(PROJECT, "")
-    return f"{called()} --project {shlex.quote(folder)}" if folder else called()
-
-
 def as_called(text: str) -> str:
-    """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them."""
-    return _COMMANDS.sub(lambda _: repeated(), text)
+    """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them.
+
+    They keep the user's --project.
+    """
+    folder = os.environ.get(PROJECT, "")
+    command = f"{called()} --project {shlex.quote(folder)}" if folder else called()
+    return _COMMANDS.sub(lambda _: command, text)
 
 
 def line(error: TorchImagesError, about: str = "error") -> str:

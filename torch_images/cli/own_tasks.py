@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch_images.build.own import parts
 from torch_images.cli import verb
-from torch_images.cli.called import called, repeated
+from torch_images.cli.called import as_called
 from torch_images.cli.options import Options, flag, option
 from torch_images.cli.resolving import resolve_all, resolver_for
 from torch_images.config import own as table
@@ -67,10 +67,8 @@ def init(options: Init) -> verb.Result:
     except Exception:
         path.unlink()
         raise
-    return verb.Result(
-        text=f"wrote {path}\nnext: `{repeated()} lock`, which writes {table.LOCK}, "
-        f"then `{repeated()} build`"
-    )
+    then = as_called(f"next: `invoke lock`, which writes {table.LOCK}, then `invoke build`")
+    return verb.Result(text=f"wrote {path}\n{then}")
 
 
 def _picked(config: Config, gpu: str, driver: str) -> ImageSpec:
@@ -156,7 +154,7 @@ def _plain(config: Config, spec: ImageSpec, keep: ImageLock | None) -> ImageLock
     if not spec.release.facts:
         raise UsageError(
             f"torch {spec.torch} with Python {spec.base.python} is in no image of torch-images",
-            f"choose another torch or base, see `{called()} matrix`",
+            "choose another torch or base, see `invoke matrix`",
         )
     workspace.cache.mkdir(parents=True, exist_ok=True)
     with scratch(workspace.cache, ".lock-") as room:

@@ -111,8 +111,11 @@ class ImageSpec:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The options of `invoke build` that build this image, whatever the defaults are."""
-        return options(self.axes)
+        """The options of `invoke build` that build this image, whatever the defaults are.
+
+        None for a user's own image: its table has its axes.
+        """
+        return () if self.own else options(self.axes)
 
     @property
     def repository(self) -> str:

@@ -103,7 +103,5 @@ def find(config: Config, image: str, engine: Engine) -> str:
         for name in sorted(engine.tags(prefix), key=len):
             if labels.read(engine.inspect(name).labels).id == image:
                 return name
-    words = () if spec.own else spec.arguments
-    raise UsageError(
-        f"{image} is not built", f"build it first: `{' '.join(('invoke build', *words))}`"
-    )
+    command = " ".join(["invoke build", *spec.arguments])
+    raise UsageError(f"{image} is not built", f"build it first: `{command}`")

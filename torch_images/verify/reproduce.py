@@ -201,8 +201,7 @@ def _rebuild(
         (root / "locks" / name).write_text(text, encoding="utf-8")
     program = [str(root / "inv")] if root.exists() else [sys.executable, "-m", "torch_images"]
     command = [*program, *(("--project", str(own.root)) if own else ()), "build"]
-    command += ["--no-cache", "--unverified", "--json", *options]
-    command += [] if own else image.spec.arguments
+    command += ["--no-cache", "--unverified", "--json", *options, *image.spec.arguments]
     names = ("TORCH_IMAGES_CONFIG", "TORCH_IMAGES_LOCKS", "VIRTUAL_ENV", "PYTHONPATH")
     env = {**dict.fromkeys(names), "TORCH_IMAGES_CACHE": str(cache)}
     try:
