@@ -301,7 +301,6 @@ def test_a_release_has_the_images_of_a_glob_or_one_by_its_axes(
     runner: Run, tmp_path: Path, axes: dict[str, str], select: str
 ) -> None:
     none = dict.fromkeys(("NAMED", "CUDA", "ARCH", "VARIANT", "COMPAT"), "")
-    none["PRIVATE"] = "true"
     answer = json.dumps({"images": [{"id": "one"}], "image": []})
     done = runner(scripts("release")["images"], SELECT="*", ANSWER=answer, **none | axes)
     assert done.returncode == 0, done.stderr
