@@ -44,7 +44,7 @@ def test_commands_include_those_of_other_tests() -> None:
 
 @pytest.mark.slow  # it asks for every locked file
 def test_check_covers_every_lock(locks: Path) -> None:
-    """Exit code 3 for an input that is gone, 6 where a server does not answer, or with an old index."""
+    """Exit code 3 for an input that is gone; 6 where a server does not answer or has an old index."""
     done = invoke(*shlex.split(CHECK)[1:])
     checked = set(re.findall(r"^(\S+): \d", done.stdout, re.MULTILINE))
     silent = set(

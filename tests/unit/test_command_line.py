@@ -84,6 +84,7 @@ def test_help_fits_80_columns(root: Path) -> None:
     for name in ("", *VERBS):
         text = invoke(root, "help", *name.split(), name=INV, COLUMNS="80").stdout
         assert max(map(len, text.splitlines())) <= 80, name
+        assert max(one.count("(default") for one in text.split("\n  --")) <= 1, name
     assert invoke(root, "help", "build") == invoke(root, "build", "--help")
 
 

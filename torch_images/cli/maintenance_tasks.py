@@ -64,8 +64,8 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     """The environment that selects the tests' locks, and a warning if these are not committed.
 
     Debian's mirrors drop a package when a newer one appears. Then the tests use locks of today.
-    Only slow tests use other bases than the default one, and no test Debian's testing.
-    `every` is for the bases that are the default of some CUDA version.
+    Only slow tests use a base other than the default one: with `every`, those of all CUDA versions.
+    No test uses forky, which is the default of none.
     """
     config = verb.config()
     names = {cuda.base for cuda in config.cudas if every or cuda.version == config.defaults.cuda}

@@ -45,7 +45,7 @@ def _names(config: Config) -> Iterator[Problem]:
 
 def _gpus(config: Config) -> Iterator[Problem]:
     """A GPU has one compute capability, and other sections name GPUs that have one."""
-    known = Counter(name for arch in config.architectures for name in {*arch.gpus, *arch.geforce})
+    known = Counter(name for arch in config.architectures for name in (*arch.gpus, *arch.geforce))
     known.update(name for _, names in config.other_gpus for name in names)
     for name in (name for name, count in known.items() if count > 1):
         yield ("architectures",), f"and other-gpus have '{name}' more than once", "keep one of them"
