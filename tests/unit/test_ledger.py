@@ -172,7 +172,7 @@ def test_state_is_tested_for_equal_inputs_only(config: Config, root: Path) -> No
     alone = state(config, root, run, LINE)
     assert (alone.tested, alone.words) == (
         True,
-        "tested on 2 x NVIDIA H100 80GB HBM3 on 2026-11-27",
+        "tested on 2 x NVIDIA H100 80GB HBM3, driver 580.159.04",
     )
     old = state(config, root, LINE, ON_H100)
     assert (old.tested, old.built, old.inputs) == (False, True, inputs)

@@ -354,6 +354,14 @@ def test_init_writes_a_table_once(mine: Mine) -> None:
     assert load(mine.folder / FILE) == own
 
 
+def test_init_says_why_it_chose_this_cuda(mine: Mine) -> None:
+    (mine.folder / FILE).unlink()
+    assert mine.run("init", "--gpu", "H100").returncode == 2  # a newer CUDA than its driver has
+    done = mine.run("init", "--gpu", "H100", "--driver", "580.95.05")
+    assert done.returncode == 0, done.stderr
+    assert "driver 580.95.05" in done.stdout
+
+
 def test_project_without_a_table(mine: Mine) -> None:
     (mine.folder / FILE).unlink()
     done = mine.run("lock")

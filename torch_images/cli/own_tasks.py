@@ -35,7 +35,7 @@ _FILES = (UV_LOCK, PYLOCK, "requirements.txt", table.SHARED)
 
 
 class Init(Options):
-    gpu: str = option("GPU of the host that will run it, such as 'RTX 5090'")
+    gpu: str = option("GPU of the host that will run it, such as 'RTX 5090'", needs="driver")
     driver: str = option("driver of that host, such as 570", needs="gpu")
     name: str = option("name of the image (default: the folder's)")
     yes: bool = flag("ask nothing: this host's GPU by nvidia-smi, else an image for all GPUs")
@@ -45,7 +45,7 @@ class Init(Options):
 def init(options: Init) -> verb.Result:
     """Start your own image: write torch-images.toml into this folder.
 
-    It asks for GPU and driver, and never overwrites a file.
+    On a terminal it asks for GPU and driver. It never overwrites a file.
     """
     config, folder = verb.catalogue(), own_folder()
     if file := table.find(folder):
@@ -55,8 +55,8 @@ def init(options: Init) -> verb.Result:
     gpu, driver = options.gpu, options.driver
     if not gpu and not options.yes and sys.stdin.isatty():
         gpu = input("GPU of the host, such as RTX 5090 (nothing: all GPUs): ").strip()
-        driver = input("Its driver, such as 570 (nothing: the newest): ").strip() if gpu else ""
-    spec = _picked(config, gpu, driver)
+        driver = input("Its driver, such as 570: ").strip() if gpu else ""
+    spec, why = _picked(config, gpu, driver)
     name = options.name or re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     text = _table(config, folder, spec, name or "my-app")
     path = folder / table.FILE
@@ -68,19 +68,21 @@ def init(options: Init) -> verb.Result:
         path.unlink()
         raise
     then = as_called(f"next: `invoke lock`, which writes {table.LOCK}, then `invoke build`")
-    return verb.Result(text=f"wrote {path}\n{then}")
+    return verb.Result(text="\n".join([f"wrote {path}", *why, then]))
 
 
-def _picked(config: Config, gpu: str, driver: str) -> ImageSpec:
-    """The image for a GPU and a driver; for this host's, or the default one, without them."""
+def _picked(config: Config, gpu: str, driver: str) -> tuple[ImageSpec, list[str]]:
+    """The image for a GPU and a driver, and why; for this host's, or the default one, without."""
     from torch_images.cli.see_tasks import Pick, chosen
 
-    words = {"gpu": gpu, "driver": driver or "999"} if gpu else {}
     try:
-        options = Pick.of(words)
+        options = Pick.of({"gpu": gpu, "driver": driver} if gpu else {})
     except UsageError:
-        return choose(config)
-    return choose_id(config, chosen(config, options)["id"])
+        if gpu:
+            raise
+        return choose(config), []
+    choice = chosen(config, options)
+    return choose_id(config, choice["id"]), [f"torch {choice['torch']}", *choice["why"]]
 
 
 def _table(config: Config, folder: Path, spec: ImageSpec, name: str) -> str:

@@ -31,8 +31,9 @@ def resolve_all(items: Sequence[LockRequest], folder: Path) -> list[str]:
 
     def write(item: LockRequest) -> str:
         resolved = resolve_input(item, folder, resolver, cache)
-        changed = update(item.path(folder), resolved)
-        return f"{item.name}: {'changed' if changed else 'unchanged'}"
+        path = item.path(folder)
+        word = "changed" if path.exists() else "new"
+        return f"{item.name}: {word if update(path, resolved) else 'unchanged'}"
 
     lines: list[str] = []
     for step in steps(items):

@@ -163,7 +163,8 @@ def _pinned(document: dict[str, Any], own: Own, image: _Image, **choice: Any) ->
     except LockError as error:
         raise LockError(
             f"{own.requirements}: {error.message}",
-            "lock releases that have one, or choose another base",
+            "lock releases of the package index that have one, choose another base, or install it "
+            "on the image: docs/own.md",
         ) from None
     lines = []
     for package, _ in chosen:

@@ -173,7 +173,8 @@ def _requirement(line: str, place: str) -> Requirement:
 def _refused(line: str, place: str) -> LockError:
     return LockError(
         f"{place}: '{shown(line)}' has no hash that anyone could check",
-        "give a release of the package index, copy it with `files`, or put the table in a clone",
+        "give a release of the package index, put the table in a clone of it, or install it on the "
+        "image: docs/own.md",
     )
 
 

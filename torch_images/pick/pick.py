@@ -29,6 +29,7 @@ from torch_images.verify.ledger import State
 
 # What an answer has of each other image.
 _OTHER = ("image", "reference", "id", "torch", "works", "proof")
+_SERVICES = "its sshd and JupyterLab need a key, a password and ports: docs/pods.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,8 @@ def pick(
 
 def _limits(spec: ImageSpec, gpu: Gpu) -> str:
     texts = [text for a in gpu.architectures for text in limits(spec).get(a.name, ())]
-    return "; ".join(dict.fromkeys([*texts, *lacks(spec)]))
+    needs = [_SERVICES] if spec.variant.ports else []
+    return "; ".join(dict.fromkeys([*texts, *lacks(spec), *needs]))
 
 
 def choose_for_gpu(

@@ -228,9 +228,9 @@ def _state(
 
 
 def _tested(current: Sequence[Line]) -> str:
-    """Where an image passed: "tested on 2026-11-27, and on NVIDIA H100 80GB HBM3 on 2026-11-28"."""
+    """Where an image passed: "tested on 2026-11-27, and on NVIDIA H200, driver 580.65.06"."""
     runs = sorted((line for line in current if line.gpus), key=lambda line: line.date)
-    gpus = ", ".join(f"{line.gpus.removeprefix('1 x ')} on {line.date}" for line in runs)
+    gpus = ", ".join(f"{line.gpus.removeprefix('1 x ')}, driver {line.driver}" for line in runs)
     without = next((line for line in current if not line.gpus), None)
     if not without:
         return f"tested on {gpus}"
