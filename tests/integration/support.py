@@ -22,12 +22,10 @@ from tests.servers import closed_port
 from torch_images.build.build import LOST
 from torch_images.build.plan import ImagePlan
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, scratch_room
-from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.verify.suites import Check, suite_hash
 from torch_images.verify.verify import VerifyReport, claim, write_report
 
@@ -85,26 +83,6 @@ def write_passed(
         seconds=0,
     )
     write_report(report, workspace)
-
-
-def forget(engine: Engine, image: Built) -> None:
-    """Remove an image, and the parents that no other image has: 8 GB for the next one."""
-    ours = _layers(engine, image.digest)
-    for name in image.tags:
-        engine.untag(name)
-    parents = engine.tags(PARENT_IMAGES)
-    others = [_layers(engine, name) for name in engine.tags() if name not in parents]
-    for name in parents:
-        own = _layers(engine, name)
-        if own and own == ours[: len(own)] and not any(own == each[: len(own)] for each in others):
-            engine.untag(name)
-
-
-def _layers(engine: Engine, image: str) -> tuple[str, ...]:
-    """The layers of an image; none if the other lane has removed it meanwhile."""
-    with contextlib.suppress(UsageError):
-        return engine.inspect(image).layers
-    return ()
 
 
 def images(engine: Engine) -> dict[str, str]:

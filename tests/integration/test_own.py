@@ -123,7 +123,7 @@ def test_project_of_uv(own: Own) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", ["comfyui", "service"], indirect=True)
+@pytest.mark.parametrize("own", ["comfyui"], indirect=True)
 def test_example(own: Own) -> None:
     built = own.build()
     assert built.checks["failed"] == 0
@@ -137,8 +137,7 @@ def test_other_torch_is_refused_then_chosen(own: Own) -> None:
     assert 'torch = "2.13.0"' in done.stderr
     table = own.folder / "torch-images.toml"
     table.write_text(f'{table.read_text()}torch = "2.13.0"\n')
-    built = own.build()
-    assert built.observed["torch"].startswith("2.13.0+")
+    own.run("lock")
 
 
 @pytest.mark.slow
@@ -148,7 +147,7 @@ def test_push_and_reproduce_own_image(own: Own, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "registry")
     registry.start()
     try:
-        own.build()
+        assert own.build().checks["failed"] == 0
         sheet = json.loads(
             own.run("push", "service", "--registry", f"{registry.host}/me", "--json")
         )

@@ -18,8 +18,6 @@ from tests.integration.support import (
     Built,
     Registry,
     docker,
-    forget,
-    make_image,
     unpacked,
 )
 from torch_images.host.engine import Engine
@@ -176,24 +174,6 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
     processes = 2 * len(os.sched_getaffinity(0))
     [output] = [text for text in outputs if TRAINED in text]
     assert f"{processes} {TRAINED}" in output
-
-
-@pytest.mark.slow  # it builds an image with vLLM
-def test_vllm_starts_to_serve(without_gpus: dict[str, str], engine: Engine) -> None:
-    """Without a GPU it ends where it looks for one; test_vllm.py reads its arguments' names."""
-    built = make_image("--select", "cu130-torch2.14.0-trixie-vllm")
-    done = subprocess.run(
-        [PLACES / "serve-vllm.sh", "example/model"],
-        env={**without_gpus, "IMAGE": built.digest},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    docker("volume", "rm", "models")
-    forget(engine, built)
-    assert done.returncode != 0
-    assert "Failed to infer device type" in done.stdout, done.stdout[-3000:]
 
 
 @pytest.mark.slow  # it pushes a whole image

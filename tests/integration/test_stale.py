@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.support import Built, invoke, make_image, second_engine
-from tests.releases import T128, T130
-from torch_images.host.connection import connect
+from tests.integration.support import Built, invoke
+from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
 from torch_images.verify import ledger
@@ -37,27 +36,3 @@ def test_stale_images_are_built_once(
     assert entry["tested"]
     again = invoke(*stale, cwd=folder)
     assert (again.returncode, again.stdout.splitlines()[-1][:16]) == (0, "nothing to build")
-
-
-@pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine for one test, which every command uses. What was built in it goes with it.
-
-    In the engine of the other tests, the build cache of these images would stay until the end.
-    """
-    with second_engine(runs=True) as address:
-        monkeypatch.setenv("DOCKER_HOST", address)
-        yield connect()
-
-
-@pytest.mark.slow
-def test_an_image_of_another_cuda_and_base_is_reproducible(brief: Engine) -> None:
-    """Verified, and equal from nothing."""
-    result = make_image("--select", f"cu128-torch{T128}-bookworm-runtime")
-    assert result.observed["torch"].partition("+")[0] == T128
-    assert result.checks["failed"] == 0
-    assert "torch-cu128:latest" in result.tags
-    done = brief.run(result.digest, "python", "-V", network_mode="none")
-    assert "Python 3.11." in done.output
-    same = invoke("reproduce", result.tags[0])
-    assert same.returncode == 0, same.stdout[-2000:] + same.stderr[-2000:]

@@ -17,14 +17,13 @@ from tests.decisions import NOTES
 from tests.integration.drivers import repository
 from tests.integration.standins import WHEEL_LOCK, commit, served, small_project
 from tests.integration.standins import replace as change
-from tests.integration.support import ROOT, TESTS, Built, invoke
+from tests.integration.support import TESTS, invoke
 from tests.packages import elf
 from tests.releases import T130
 from tests.wheels import index, make_wheel
 from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
 from torch_images.locks.files import dumps
 from torch_images.locks.wheels import read_wheels
@@ -203,19 +202,5 @@ def test_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path
             config["WorkingDir"] = config["WorkingDir"] or "/"
         first, second = ({k: config.get(k) for k in CONFIG} for config in configs)
         assert first == second
-    finally:
-        engine.untag(name)
-
-
-def test_the_torch_image_has_the_same_files(
-    built: Built, engine: Engine, workspace: Workspace, tmp_path: Path
-) -> None:
-    image, name = built, f"{TESTS}:standalone-torch"
-    folder = tmp_path / "out"
-    done = invoke("render", image.id, "--standalone", "--output", str(folder), cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    plain_build(folder, name, tmp_path, workspace.network)
-    try:
-        assert differences(image.digest, name) == []
     finally:
         engine.untag(name)
