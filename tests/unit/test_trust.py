@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,16 @@ def release(root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def commands(root: Path) -> dict[str, list[str]]:
-    """The words of each command that checks an image, by the program's name."""
+    """The words of each command that checks an image, as bash reads them, by the program's name."""
     text = (root / "docs" / "threats.md").read_text().replace("\\\n", " ")
-    lines = re.findall(r"^(?:cosign|gh) .*$", text, re.MULTILINE)
-    return {words[0]: words for words in map(shlex.split, lines)}
+    [settings] = re.findall(r"^REPO=.*$", text, re.MULTILINE)
+    found = {}
+    for line in re.findall(r"^(?:cosign|gh) .*$", text, re.MULTILINE):
+        script = f"{settings}\nprintf '%s\\0' {line}"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        words = done.stdout.split("\0")
+        found[words[0]] = words
+    return found
 
 
 def after(words: list[str], option: str) -> str:
