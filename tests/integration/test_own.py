@@ -138,6 +138,7 @@ def test_other_torch_is_refused_then_chosen(own: Own) -> None:
     table = own.folder / "torch-images.toml"
     table.write_text(f'{table.read_text()}torch = "2.13.0"\n')
     own.run("lock")
+    assert '"name": "torch", "version": "2.13.0"' in (own.folder / LOCK).read_text()
 
 
 @pytest.mark.slow
