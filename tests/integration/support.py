@@ -113,7 +113,7 @@ def invoke(
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a command of docker's says, on both of its streams; a build may be tried twice."""
+    """What a command of docker's says, on both of its streams; a build may be tried three times."""
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -124,8 +124,11 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
 
-    done = run()
-    return run() if done.stdout.rstrip().endswith(LOST) else done
+    for _ in range(2):
+        done = run()
+        if not LOST.search(done.stdout):
+            return done
+    return run()
 
 
 def as_root(*words: str) -> list[str]:

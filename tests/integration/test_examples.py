@@ -219,9 +219,6 @@ def test_comfyui_example(reaching: str, workspace: Workspace, tmp_path: Path) ->
     words += ["--network=host"] if workspace.network.on_loopback else []
     words += ["--load", f"--tag={tag}", "--build-arg=COMFYUI=comfyui", str(tmp_path)]
     done = docker("buildx", "build", *words)
-    # The other lane removes images meanwhile: https://github.com/containerd/nerdctl/issues/4142
-    if done.stdout.endswith("ERROR: failed to solve: not found\n"):
-        done = docker("buildx", "build", *words)
     assert done.returncode == 0, done.stdout[-3000:]
     try:
         published = ("--publish=127.0.0.1::8188", "--env=PYTHONUNBUFFERED=1")

@@ -296,11 +296,15 @@ def test_render_opens_the_network_for_a_shared_cache_only(config: Config, root: 
         assert text.count(f"RUN --network={network} ") == 2
 
 
+SNAPSHOT = f"parent snapshot sha256:{'0' * 64} does not exist"
+
+
 @pytest.mark.parametrize(
     ("outputs", "code"),
     [
         (["ERROR: failed to solve: not found\n", ""], 0),
-        (["ERROR: failed to solve: not found\n"] * 2, 1),
+        ([f"ERROR: failed to solve: failed to prepare x: {SNAPSHOT}: not found\n"] * 2 + [""], 0),
+        (["ERROR: failed to solve: not found\n"] * 3, 1),
         (["ERROR: failed to solve: base: not found\n"], 1),
         ([""], 0),
     ],

@@ -7,6 +7,7 @@ build leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import time
@@ -35,8 +36,10 @@ from torch_images.locks.image_lock import with_locked_trees
 from torch_images.locks.sources import LockedTree
 from torch_images.project import LEDGER
 
-# The last words of buildx where content of an image went while BuildKit exported it.
-LOST = "failed to solve: not found"
+# The last words of buildx where content or a snapshot of an image went while BuildKit exported it.
+LOST = re.compile(
+    r"failed to solve: (.* parent snapshot sha256:[0-9a-f]{64} does not exist: )?not found\s*\Z"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +116,16 @@ def _prepared(
 
 
 def baked(command: Sequence[str], run: Runner, env: Environment) -> Completed:
-    """Run a build, once more if it lost what somebody removed meanwhile.
+    """Run a build, up to twice more if it lost what somebody removed meanwhile.
 
     containerd may collect content of an image while BuildKit exports it, if another image goes:
     https://github.com/containerd/nerdctl/issues/4142. All steps are in BuildKit's cache then.
     """
-    done = run.stream(command, env=env)
-    lost = done.code and done.output.rstrip().endswith(LOST)
-    return run.stream(command, env=env) if lost else done
+    for _ in range(2):
+        done = run.stream(command, env=env)
+        if not (done.code and LOST.search(done.output)):
+            return done
+    return run.stream(command, env=env)
 
 
 def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
