@@ -45,7 +45,7 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 _HEADER = re.compile(
-    r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)[^\s\"',;]+",
+    r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)(?!%s)[^\s\"',;]+",
     re.IGNORECASE,
 )
 # Variables with a secret, by a word in their names, or at the end, perhaps with a number.

@@ -107,6 +107,7 @@ def test_redactor_hides_a_secret_of_many_lines() -> None:
         "OLDPWD=/root PWD=/root GIT_ASKPASS=/x bypass=host max_tokens=100000",
         '{"JUPYTER_PASSWORD": "{{ RUNPOD_SECRET_jupyter }}"}',
         "-e JUPYTER_PASSWORD=${WORD}",
+        """printf 'header = "Authorization: Bearer %s"' "$RUNPOD_API_KEY" | curl --config -""",
     ],
 )
 def test_redactor_keeps_what_is_no_secret(text: str) -> None:

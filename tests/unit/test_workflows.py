@@ -26,6 +26,7 @@ from torch_images.cli.collection import VERBS
 from torch_images.cli.parser import parse
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
+from torch_images.redact import secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -134,6 +135,14 @@ def test_only_the_step_that_needs_a_token_gets_one(path: Path) -> None:
         assert ("GH_TOKEN" in environment) == calls, step
         assert not SECRET.search(str(environment)) or calls, step
         assert not SECRET.search(step.get("run", ""))
+
+
+def test_only_what_is_secret_has_the_name_of_a_secret() -> None:
+    """A verb would print *** in place of such a variable's value."""
+    given = {k: v for path in WORKFLOWS for s in steps(path) for k, v in s.get("env", {}).items()}
+    named = {name for name in given if list(secrets({name: "cm9x2k"}, ()))}
+    assert {name for name in named if "secrets." not in given[name]} == set()
+    assert "GH_TOKEN" in named
 
 
 @pytest.mark.parametrize("name", ["nightly", "prove"])
