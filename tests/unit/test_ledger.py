@@ -27,7 +27,7 @@ from torch_images.project import LEDGER
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
 from torch_images.verify.suites import Check
-from torch_images.verify.verify import VerifyReport
+from torch_images.verify.verify import VerifyReport, line_of
 
 MACHINE = Builder(cores=2, memory=25_000_000_000)
 RUNTIME = f"cu130-sm120-torch{T130}-trixie-runtime"
@@ -72,6 +72,7 @@ def report(*more: Check, **observed: str) -> VerifyReport:
         checks=(*checks, *more),
         observed=observed,
         seconds=0,
+        programs="7" * 16,
     )
 
 
@@ -80,7 +81,7 @@ def on_gpu(outcome: str = "passed") -> Check:
 
 
 def passed(plan: ImagePlan, done: VerifyReport) -> Line | None:
-    return ledger.passed(plan, done, commit="f" * 40, date="2026-11-23", machine=MACHINE)
+    return line_of(plan, done, commit="f" * 40, date="2026-11-23", machine=MACHINE)
 
 
 def state(config: Config, root: Path, *lines: Line, name: str = RUNTIME) -> State:
@@ -138,6 +139,7 @@ def test_passed_without_gpus(config: Config, root: Path) -> None:
         checks=2,
         skipped=1,
         machine="2 processors, 25 GB",
+        programs="7" * 16,
     )
     emulated = passed(plan, replace(report(), emulated=True))
     assert emulated == replace(line, machine=f"{line.machine}{ledger.EMULATED}")

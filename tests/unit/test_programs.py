@@ -120,6 +120,18 @@ def test_record_is_of_one_module(space: Workspace) -> None:
     assert missing(space) == {PRECISION}
 
 
+def test_modules_that_passed_by_the_ledger_are_not_missing(space: Workspace) -> None:
+    """For another image of the same torch, and until a file of one changes."""
+    passed = {Records(space, CLAIM, AMD64).identity}
+    assert not Records(space, {**CLAIM, "id": "cu130-sm90"}, AMD64, passed).missing()
+    assert not Records(space, ON_ARM64, AMD64, passed).missing()
+    assert len(Records(space, {**CLAIM, "torch": "2.15.0+cu130"}, AMD64, passed).missing()) == 2
+    emulated = {Records(space, ON_ARM64, AMD64).identity}
+    assert len(Records(space, ON_ARM64, ARM64, emulated).missing()) == 2
+    (space.root / "tests" / "programs" / START).write_text("changed: entrypoint")
+    assert len(Records(space, CLAIM, AMD64, passed).missing()) == 2
+
+
 def test_record_of_a_processor_counts_for_an_emulator(space: Workspace) -> None:
     keep(space)
     assert exists(space, machine=ARM64)

@@ -15,10 +15,13 @@ from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
+from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.platforms import AMD64, Platform
+from torch_images.verify import ledger
 from torch_images.verify.identify import identify
+from torch_images.verify.ledger import Line
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
 from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
@@ -79,6 +82,9 @@ def test_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) ->
     assert len(hashes) == 2
 
 
+CHECKS = (Check(name="a", outcome="passed", seconds=1.0),)
+
+
 class CheckedError(EngineError):
     """The checks were run, and not an old report taken."""
 
@@ -114,7 +120,7 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
         digest=info.id,
         id=image.spec.id,
         suite=suite_hash(tmp_path, claim(config, image)),
-        checks=(Check(name="a", outcome="passed", seconds=1.0),),
+        checks=CHECKS,
         observed={"cuda": "13.0"},
         seconds=1.0,
     )
@@ -176,6 +182,29 @@ def test_programs_run_until_they_pass(
     assert runs == [True, True, False]
     assert [report.passed for report in reports] == [False, True, False]
     assert 1000 <= reports[0].processor_seconds < 1100
+
+
+def test_programs_that_passed_by_the_ledger_do_not_run(
+    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs: list[int] = []
+
+    def examine(_: Subject, *, programs: Sequence[str], **__: object) -> SuiteResult:
+        outcomes = {name.removesuffix(".py"): "passed" for name in programs}
+        if not runs:
+            outcomes["test_start"] = "failed"
+        runs.append(len(programs))
+        checks = [Check(name=f"programs/{n}/x", outcome=o, seconds=1) for n, o in outcomes.items()]
+        return SuiteResult(checks=(*checks, *CHECKS), observed={})
+
+    monkeypatch.setattr("torch_images.verify.verify.examine", examine)
+    reports = [verified(reuse=False) for _ in range(2)]
+    assert reports[0].programs == ""
+    ledger.write(tmp_path, [Line(image="x", date="2026-11-29", programs=reports[1].programs)])
+    shutil.rmtree(tmp_path / Part.PROGRAMS)  # another machine
+    reports.append(verified(reuse=False))
+    assert runs == [max(runs), 1, 0]
+    assert reports[2].programs == reports[1].programs != ""
 
 
 @pytest.mark.parametrize("outcome", ["passed", "failed", "skipped"])

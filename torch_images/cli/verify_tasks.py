@@ -22,7 +22,7 @@ from torch_images.verify import ledger
 from torch_images.verify.identify import find, identify
 from torch_images.verify.reproduce import reproduce as again
 from torch_images.verify.sbom import read
-from torch_images.verify.verify import require
+from torch_images.verify.verify import line_of, require
 from torch_images.verify.verify import verify as check
 
 
@@ -51,7 +51,7 @@ def verify(options: Verify) -> verb.Result:
     job = verb.job(config, engine, BuildOptions(no_cache=options.no_cache))
     proof = check(job, reference, plan, gpus=options.gpus)
     if options.record and proof.passed:
-        line = ledger.passed(
+        line = line_of(
             plan,
             proof,
             # Checks of the labels passed, so this commit builds the very image.

@@ -33,6 +33,7 @@ from torch_images.maintain import gc
 from torch_images.pipeline.make import check, undisturbed
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
+from torch_images.verify.verify import line_of
 
 _AT_ONCE = 2  # images that are verified
 
@@ -148,7 +149,7 @@ class StaleRun:
         except TorchImagesError as error:
             return Outcome(spec=plan.spec, error=error)
         assert finished.report
-        line = ledger.passed(
+        line = line_of(
             plan, finished.report, commit=built.commit, date=self.today, machine=self.machine
         )
         return Outcome(spec=plan.spec, line=line)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zstandard
 
@@ -32,13 +32,8 @@ from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER, PACKAGE
 
-if TYPE_CHECKING:  # they import what rendering and verification need
-    from torch_images.build.plan import ImagePlan
-    from torch_images.verify.verify import VerifyReport
-
 # The end of `machine` if it ran the image in an emulator.
 EMULATED = f", {ARM64} emulated"
-_GPU_MODULE = "container/test_gpu_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +44,8 @@ class Line:
     with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
     these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
     number and name, e.g. "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
-    for a run without GPUs. `missing`: why the image could not be built, "" if it was.
+    for a run without GPUs. `missing`: why the image could not be built, "" if it was. `programs`:
+    with which torch, Python and system tests/programs passed, see programs.py; "" if unknown.
     """
 
     image: str
@@ -64,6 +60,7 @@ class Line:
     gpus: str = ""
     driver: str = ""
     missing: str = ""
+    programs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,34 +120,6 @@ def add(root: Path, line: Line) -> None:
 
 def _key(line: Line) -> tuple[str, str]:
     return line.image, line.gpus
-
-
-def passed(
-    plan: ImagePlan, report: VerifyReport, *, commit: str, date: str, machine: Builder
-) -> Line | None:
-    """The line of an image that passed its checks on a day.
-
-    None if a check failed, if the report has GPUs on which no check ran, and if the build resolved
-    part of the lock itself: nobody could tell later whether its inputs are still the same.
-    """
-    checks = [check for check in report.checks if check.outcome == "passed"]
-    gpus = report.observed.get("gpus", "")
-    on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in checks)
-    if not report.passed or plan.lock.unlocked or (gpus and not on_gpu):
-        return None
-    return Line(
-        image=plan.spec.id,
-        inputs=plan.identity,
-        digest=report.digest,
-        commit=commit,
-        date=date,
-        checks=len(checks),
-        on_gpu=on_gpu if gpus else None,
-        skipped=report.count("skipped"),
-        machine=described(machine) + (EMULATED if report.emulated else ""),
-        gpus=gpus,
-        driver=report.observed.get("driver", ""),
-    )
 
 
 def reader(

@@ -1,8 +1,8 @@
 """Whether the project's programs were tested with the torch and the Python of an image.
 
 What tests/programs checks is equal in all images with the same torch, Python and system, so it runs
-once for each of them. A passed run leaves a record in the cache. An image without one, e.g. that
-of a fork's torch or of another Python, runs it.
+once for each of them. A passed run leaves a record in the cache, and in the ledger with the image's
+line. An image without either, e.g. that of a fork's torch or of another Python, runs it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,19 @@ _ENTRYPOINT = b"entrypoint"
 
 
 class Records:
-    """The records of the modules of tests/programs that passed, for an image with a claim."""
+    """The records of the modules of tests/programs that passed, for an image with a claim.
 
-    def __init__(self, workspace: Workspace, claim: Mapping[str, Any], machine: Platform) -> None:
+    `identity` stands for all modules and what they run, with the image's torch, Python and system.
+    `passed` are the identities for which the ledger says that all passed.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        claim: Mapping[str, Any],
+        machine: Platform,
+        passed: Collection[str] = (),
+    ) -> None:
         facts = {name: claim[name] for name in ("torch", "python", "system", "platform")}
         facts["packages"] = {n: v for n, v in claim["packages"].items() if n in _PACKAGES}
         # Two trees of one version are two torches.
@@ -48,6 +58,8 @@ class Records:
             # minutes, and these programs have no machine code of their own.
             own, others = facts | {"emulated": True}, [facts, facts | {"platform": machine.name}]
         modules = _modules(workspace.root)
+        self.identity = _identity(own, modules)
+        self._passed = not {_identity(each, modules) for each in (own, *others)}.isdisjoint(passed)
         self._own = {name: _path(workspace, own, files) for name, files in modules.items()}
         self._others = {
             name: [_path(workspace, other, files) for other in others]
@@ -56,6 +68,8 @@ class Records:
 
     def missing(self) -> tuple[str, ...]:
         """The modules without a record; for an emulated image, one of either platform counts."""
+        if self._passed:
+            return ()
         return tuple(
             name
             for name, own in self._own.items()
@@ -82,5 +96,12 @@ def _modules(root: Path) -> dict[str, str]:
 
 
 def _path(workspace: Workspace, facts: Mapping[str, Any], files: str) -> Path:
-    key = hashlib.sha256(json.dumps({**facts, "files": files}, sort_keys=True).encode()).hexdigest()
-    return workspace.cache / Part.PROGRAMS / key
+    return workspace.cache / Part.PROGRAMS / _hash({**facts, "files": files})
+
+
+def _identity(facts: Mapping[str, Any], modules: Mapping[str, str]) -> str:
+    return _hash({**facts, "modules": modules})[:16]
+
+
+def _hash(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

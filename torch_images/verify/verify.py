@@ -27,10 +27,14 @@ from torch_images.host import outputs
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder
 from torch_images.locks.requirements import package_name
+from torch_images.verify import ledger
 from torch_images.verify.programs import Records
 from torch_images.verify.suites import Check, Subject, examine, files_hash, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
+
+_GPU_MODULE = "container/test_gpu_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,8 @@ class VerifyReport:
     """The result of verifying one image. `suite` identifies the checks and their claim.
 
     `processor_seconds` is the time of all processors, without that of the engine itself. `emulated`
-    says whether an emulator ran the image, because the machine has another processor.
+    says whether an emulator ran the image, because the machine has another processor. `programs`
+    stands for tests/programs if all of it passed with this torch, see programs.py.
     """
 
     digest: str
@@ -49,6 +54,7 @@ class VerifyReport:
     seconds: float
     processor_seconds: float = 0.0
     emulated: bool = False
+    programs: str = ""
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -150,7 +156,8 @@ def verify(
     emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
         check_platform(plan.spec.platform, machine=machine)
-    records = Records(workspace, expected, machine)
+    passed = {line.programs for line in ledger.read(workspace.root)}
+    records = Records(workspace, expected, machine, passed)
     subject = Subject(
         job=job,
         info=info,
@@ -177,9 +184,39 @@ def verify(
         seconds=round(time.monotonic() - started, 1),
         processor_seconds=round(_processor_seconds() - used + result.processor_seconds, 1),
         emulated=emulated,
+        programs="" if records.missing() else records.identity,
     )
     write_report(report, workspace)
     return report
+
+
+def line_of(
+    plan: ImagePlan, report: VerifyReport, *, commit: str, date: str, machine: Builder
+) -> ledger.Line | None:
+    """The ledger's line of an image that passed its checks on a day.
+
+    None if a check failed, if the report has GPUs on which no check ran, and if the build resolved
+    part of the lock itself: nobody could tell later whether its inputs are still the same.
+    """
+    checks = [check for check in report.checks if check.outcome == "passed"]
+    gpus = report.observed.get("gpus", "")
+    on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in checks)
+    if not report.passed or plan.lock.unlocked or (gpus and not on_gpu):
+        return None
+    return ledger.Line(
+        image=plan.spec.id,
+        inputs=plan.identity,
+        digest=report.digest,
+        commit=commit,
+        date=date,
+        checks=len(checks),
+        on_gpu=on_gpu if gpus else None,
+        skipped=report.count("skipped"),
+        machine=ledger.described(machine) + (ledger.EMULATED if report.emulated else ""),
+        gpus=gpus,
+        driver=report.observed.get("driver", ""),
+        programs=report.programs,
+    )
 
 
 def _processor_seconds() -> float:
