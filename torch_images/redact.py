@@ -45,7 +45,8 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 _HEADER = re.compile(
-    r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)(?!%s)[^\s\"',;]+",
+    r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)"
+    r"(?!%s(?:[\s\"',;]|$))[^\s\"',;]+",  # printf's placeholder
     re.IGNORECASE,
 )
 # Variables with a secret, by a word in their names, or at the end, perhaps with a number.

@@ -87,6 +87,10 @@ def test_registry_credentials() -> None:
         assert auth not in Redactor()(text)
 
 
+def test_header_hides_all_but_a_placeholder() -> None:
+    assert Redactor()('"Authorization: Bearer %sabc"') == '"Authorization: Bearer ***"'
+
+
 def test_redactor_hides_a_secret_of_many_lines() -> None:
     key = "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----\n"
     assert Redactor.of({"DEPLOY_KEY": key})("abcdefgh\nijklmnop") == "***\n***"
