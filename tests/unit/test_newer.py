@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.servers import web_server
@@ -21,7 +20,6 @@ from torch_images.config.types import Config
 from torch_images.fetch.newer import (
     Plan,
     excluded_packages,
-    extras_behind,
     kept,
     newer,
     newer_torch,
@@ -31,7 +29,6 @@ from torch_images.fetch.newer import (
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, Finding
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
 
 
 def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes]:
@@ -65,15 +62,17 @@ def test_newer_torch_is_final_and_not_yanked(config: Config) -> None:
 
 
 def test_excluded_packages_have_an_upper_bound(config: Config) -> None:
-    """An exact version and an upper bound; a lower bound holds nothing back."""
+    """An exact version, also as a pin, and an upper bound; a lower bound holds nothing back."""
     files = pages(
         nvidia_cutlass=["4.2.0.0", "4.5.0.0"],
+        vllm=["0.33.0", "9.0"],
         cmake=["3.31.1", "4.9.0"],
         nanobind=["99"],
     )
     with web_server(files) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
         findings = {finding.name: finding for finding in excluded_packages(config, index)}
-    assert findings.keys() == {"nvidia-cutlass", "cmake"}
+    assert findings.keys() == {"nvidia-cutlass", "cmake", "vllm"}
+    assert findings["vllm"].version == "==0.33.0"  # the pin for the newest torch
     assert findings["cmake"] == Finding(
         "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
     )
@@ -81,37 +80,9 @@ def test_excluded_packages_have_an_upper_bound(config: Config) -> None:
 
 def test_newer_torch_is_named_with_the_command_that_adds_it(config: Config) -> None:
     with web_server(pages(torch=["2.99.0"])) as (url, _):
-        [one] = newer(config, Network(index=f"{url}/simple"), Runner())
+        [one] = newer(config, Network(index=f"{url}/simple"))
     assert (one.name, one.state) == ("torch", NEWER)
     assert "-> 2.99.0; `invoke lock --upgrade torch`" in one.detail
-
-
-@pytest.mark.parametrize(
-    ("requires", "detail"),
-    [
-        (
-            "torch==2.99.0",
-            "-> 9.0, out of reach: it needs torch 2.99.0, which images.yaml does not",
-        ),
-        ("torch", "-> 9.0; `pins` of the extra vllm can name it"),
-    ],
-)
-def test_an_extra_behind_its_newest_release(
-    config: Config, tmp_path: Path, requires: str, detail: str
-) -> None:
-    wheels = [torch(tmp_path, v) for v in ("2.14.0", "2.14.7", "2.15.0", "2.99.0")]
-    wheels += [
-        make_wheel(tmp_path, "cuda-python", "13.4.4"),
-        make_wheel(tmp_path, "vllm", "0.33.0", requires=["torch==2.14.0"]),
-        make_wheel(tmp_path, "vllm", "9.0", requires=[requires]),
-    ]
-    with web_server(index(wheels)) as (url, _):
-        network = Network(index=f"{url}/simple")
-        with PackageIndex(network) as client:
-            [finding] = extras_behind(config, client, network, Runner())
-    assert (finding.lock, finding.name, finding.version) == ("images.yaml", "vllm", "0.33.0")
-    assert finding.state == NEWER
-    assert finding.detail.startswith(detail)
 
 
 def test_kept_releases_by_the_end_of_life_rule(config: Config) -> None:

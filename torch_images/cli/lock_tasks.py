@@ -145,7 +145,7 @@ def _check(options: Lock) -> verb.Result:
             findings += checked
     if not options.select:
         try:
-            findings += newer(config, workspace.network, Runner())
+            findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
@@ -160,8 +160,11 @@ def _check(options: Lock) -> verb.Result:
 
 
 def _upgrade(options: Lock) -> verb.Result:
-    current = verb.config()
-    plans, notes = _plans(current)
+    """Add newer releases of torch to images.yaml, as the main index has them, and their locks."""
+    current, network = verb.config(), verb.workspace().network
+    with PackageIndex(network) as index:
+        releases = newer_torch(current, index)
+    plans, notes = plan(current, find_cudas(current, releases, network=network, run=Runner()))
     if options.dry_run or not plans:
         lines = [*(one.sentence for one in plans), *notes]
         return verb.Result(text="\n".join(lines) or "torch: nothing is newer")
@@ -171,11 +174,3 @@ def _upgrade(options: Lock) -> verb.Result:
         return [item for item in _lacking(config, "", locks) if item.name not in known]
 
     return _write(added, plans=plans, notes=notes)
-
-
-def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
-    """Changes to the releases of torch, and notes, from the main index as it is today."""
-    network = verb.workspace().network
-    with PackageIndex(network) as index:
-        releases = newer_torch(config, index)
-    return plan(config, find_cudas(config, releases, network=network, run=Runner()))

@@ -1,12 +1,11 @@
 """Newer inputs that images.yaml does not use, and the releases of torch that `lock --upgrade` adds.
 
-These are newer releases of torch, of packages that it holds back, and of extras that it pins.
+These are newer releases of torch, and of packages that it holds back or pins.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from torch_images.config.choose import choose
-from torch_images.config.extras import Extra
 from torch_images.config.lock_requests import WheelRequest
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
@@ -27,8 +25,6 @@ from torch_images.host.runner import Runner
 from torch_images.locks.files import is_version
 
 FILE = "images.yaml"  # in place of a lock's name in a finding
-# Part of uv's message about a requirement that conflicts with others.
-_PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +43,7 @@ class Plan:
         return f"CUDA {self.cuda}: adds torch {', '.join(self.added)}{gone}"
 
 
-def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
+def newer(config: Config, network: Network) -> Iterator[Finding]:
     """Inputs that images.yaml could use. Raises NetworkError if the package index fails."""
     with PackageIndex(network) as index:
         listed = max((t for c in config.cudas for t in c.torch), key=Version)
@@ -55,7 +51,6 @@ def newer(config: Config, network: Network, run: Runner) -> Iterator[Finding]:
             detail = f"-> {release}; `invoke lock --upgrade torch` adds it"
             yield Finding(FILE, "torch", listed, NEWER, detail)
         yield from excluded_packages(config, index)
-        yield from extras_behind(config, index, network, run)
 
 
 def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
@@ -76,11 +71,13 @@ def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
 def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
     """Packages whose newest release a requirement of images.yaml excludes.
 
-    Raises NetworkError.
+    Of an extra's pins only those for its newest torch count. Raises NetworkError.
     """
+    newest_pins = ([pins for _, pins in extra.pins if pins][-1:] for extra in config.extras)
     texts = itertools.chain(
         config.packages,
         *(wheels for extra in config.extras for _, wheels in extra.wheels),
+        *itertools.chain(*newest_pins),
         *(variant.wheels for variant in config.variants),
         *(source.wheels for source in config.sources),
     )
@@ -90,47 +87,6 @@ def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
         if newest and newest not in requirement.specifier:
             detail = f"-> {newest}, which images.yaml excludes"
             yield Finding(FILE, name, str(requirement.specifier), NEWER, detail)
-
-
-def extras_behind(
-    config: Config, index: PackageIndex, network: Network, run: Runner
-) -> Iterator[Finding]:
-    """Extras whose pins for their newest torch are not the newest releases, and why not.
-
-    Raises NetworkError.
-    """
-    for extra in config.extras:
-        pins = [wheels for _, wheels in extra.pins if wheels]
-        for pin in map(Requirement, pins[-1] if pins else ()):
-            newest = max(_finals(index, canonicalize_name(pin.name)), default=None)
-            if newest and newest not in pin.specifier:
-                reach = _reach(config, extra, f"{pin.name}=={newest}", network, run)
-                yield Finding(FILE, pin.name, str(pin.specifier)[2:], NEWER, f"-> {newest}{reach}")
-
-
-def _reach(config: Config, extra: Extra, word: str, network: Network, run: Runner) -> str:
-    """Whether a release of an extra fits a torch that images.yaml lists, as uv resolves it."""
-    listed = {
-        t for cuda in config.cudas for t in (*cuda.torch, *dict(extra.torch).get(cuda.version, ()))
-    }
-    newest = max(listed, key=Version)
-    item = WheelRequest(
-        name=extra.name,
-        request=(word, f"torch<={newest}"),
-        python=choose(config).base.python,
-    )
-    try:
-        versions = resolve(item, network=network, run=run).versions()
-    except LockError as error:
-        needs = ", ".join(sorted(set(_PIN.findall(error.message)))) or error.message
-    else:
-        needs = versions.get("torch", "").partition("+")[0]
-        if not needs or needs in listed:
-            return f"; `pins` of the extra {extra.name} can name it"
-    return (
-        f", out of reach: it needs torch {needs}, which images.yaml does not list; `torch` of the "
-        f"extra {extra.name} can add it"
-    )
 
 
 def _finals(index: PackageIndex, name: str) -> list[Version]:
