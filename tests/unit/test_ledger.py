@@ -221,6 +221,7 @@ def test_states_are_kept_for_the_same_files(
     assert not state(config, tmp_path).inputs
 
 
+@pytest.mark.parametrize("gpus", [(), ("--gpus", "all")])
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
 def test_verify_records_what_passed(
     config: Config,
@@ -229,21 +230,22 @@ def test_verify_records_what_passed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     outcome: str,
+    gpus: tuple[str, ...],
 ) -> None:
     identified: Any = ("an id", planned(config, root))
+    proof = report(on_gpu(outcome), **(ON_T4 if gpus else {}))
     monkeypatch.setattr(verify_tasks, "identify", lambda *_: identified)
-    monkeypatch.setattr(verify_tasks, "check", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
+    monkeypatch.setattr(verify_tasks, "check", lambda *_, **__: proof)
     monkeypatch.setattr(verb, "engine", lambda: None)
     monkeypatch.setattr(verify_tasks, "revision", lambda *_: "f" * 40)
     space = workspace_of(tmp_path, tmp_path, locks=root / "locks")
     monkeypatch.setattr(verb, "workspace", lambda: space)
-    code = program.run(["verify", "x", "--gpus", "all", "--record"])
+    code = program.run(["verify", "x", *gpus, "--record"])
     assert (code == 0) == (outcome == "passed")
     lines = ledger.read(tmp_path)
-    recorded = [("1 x NVIDIA T4", "f" * 40)] if outcome == "passed" else []
+    recorded = [("1 x NVIDIA T4" if gpus else "", "f" * 40)] if outcome == "passed" else []
     assert [(line.gpus, line.commit) for line in lines] == recorded
-    message = "recorded in docs/ledger.csv: 1 x NVIDIA T4, driver 570.1"
-    assert (message in capsys.readouterr().err) == (outcome == "passed")
+    assert ("recorded in docs/ledger.csv" in capsys.readouterr().err) == (outcome == "passed")
 
 
 def test_reading_the_ledger_imports_nothing_that_builds(root: Path) -> None:

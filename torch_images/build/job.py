@@ -55,9 +55,6 @@ class Shown:
     still: Callable[[Callable[[], str]], AbstractContextManager[object]] = nullcontext
 
 
-QUIET = Shown()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """The images that exist, this machine, and how the user wants the work done."""
@@ -67,7 +64,7 @@ class Job:
     engine: Engine
     run: Runner
     options: BuildOptions = BuildOptions()
-    shown: Shown = QUIET
+    shown: Shown = Shown()
 
     @cached_property
     def remote(self) -> bool:

@@ -1,8 +1,8 @@
 """The ledger, docs/ledger.csv: which images passed their checks, on which machine and GPUs.
 
-`invoke build --stale` writes a line for each image, `invoke verify IMAGE --gpus all --record` one
-for each image and kind of GPU. An image is tested if a line has exactly its inputs of today: the
-hash of its build context, which includes the locks.
+`invoke build --stale` writes a line for each image, `invoke verify IMAGE --record` one for an image
+and, with `--gpus all`, its kind of GPU. An image is tested if a line has exactly its inputs of
+today: the hash of its build context, which includes the locks.
 """
 
 from __future__ import annotations
