@@ -37,7 +37,6 @@ SECOND = frozenset(
         "test_bootstrap",
         "test_cdi",
         "test_compat",
-        "test_compiled",
         "test_derived",
         "test_emulation",
         "test_examples",

@@ -143,6 +143,7 @@ def tables(compiling: Compiling, size: int, start: int) -> None:
     compiling.commit()
 
 
+@pytest.mark.slow
 def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
     output = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
     torch, triton = sorted((tmp_path / "dist").glob("*.whl"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.support import ROOT, Built
 from torch_images.build.job import Job
 from torch_images.build.plan import plan_images
@@ -14,10 +16,11 @@ from torch_images.verify.suites import Subject, inside
 from torch_images.verify.verify import claim
 
 
+@pytest.mark.slow
 def test_programs_work_in_the_default_image(
     built: Built, config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
-    """Whether or not there is a record of it."""
+    """Whether or not there is a record of it. Without one, the build of `built` runs them, too."""
     [plan] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     info = engine.inspect(built.digest)
     expected = claim(config, plan)
