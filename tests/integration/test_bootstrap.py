@@ -75,9 +75,10 @@ def wait(what: str, condition: Callable[[], object], seconds: int = 120) -> None
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
-    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    [signal.SIGKILL, signal.SIGTERM],
     ids=["SIGKILL", "SIGTERM"],
 )
 def test_a_killed_bootstrap_leaves_no_mount(

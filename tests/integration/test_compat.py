@@ -198,11 +198,16 @@ def decided(row: Row) -> bool:
 
 # One that takes compat, one that cannot, and one that need not; and all that is laid out otherwise.
 SHOWN = ("570 data centre", "570 GeForce", "580.95.05, as old as compat")
+WAITS = ("12.8 on 550, NVML hangs",)  # 20 s, as that of CUDA 13.0
 
 
 @pytest.mark.parametrize(
     "row",
-    [row for row in TABLE if row.id in SHOWN or not decided(row)],
+    [
+        pytest.param(row, marks=pytest.mark.slow) if row.id in WAITS else row
+        for row in TABLE
+        if row.id in SHOWN or not decided(row)
+    ],
     ids=lambda row: row.id,
 )
 def test_table(row: Row, with_compat: CompatProject, stubs: Path, engine: Engine) -> None:
@@ -237,14 +242,14 @@ def test_table(row: Row, with_compat: CompatProject, stubs: Path, engine: Engine
         assert path == ("/mine" if row.stale == "environment" else "")
 
 
-def test_ten_starts_of_a_slow_host_choose_alike(
+def test_starts_of_a_slow_host_choose_alike(
     with_compat: CompatProject, stubs: Path, engine: Engine
 ) -> None:
     """A trial took 0.25 to 0.87 s on real hosts, and a start gave up after 0.38."""
     row = next(row for row in TABLE if row.id == "570 data centre")
     options, choices = container(row, stubs), set()
-    for turn in range(10):
-        options["environment"] = {**options["environment"], "STUB_DELAY": str(turn / 10)}
+    for delay in ("0", "0.3", "0.6", "0.9"):
+        options["environment"] = {**options["environment"], "STUB_DELAY": delay}
         choices.add(engine.run(REFERENCE, "-c", script(row), **options).output)
     assert len(choices) == 1
     assert "the compat library" in choices.pop()
