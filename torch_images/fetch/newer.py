@@ -73,11 +73,10 @@ def excluded_packages(config: Config, index: PackageIndex) -> Iterator[Finding]:
 
     Of an extra's pins only those for its newest torch count. Raises NetworkError.
     """
-    newest_pins = ([pins for _, pins in extra.pins if pins][-1:] for extra in config.extras)
     texts = itertools.chain(
         config.packages,
         *(wheels for extra in config.extras for _, wheels in extra.wheels),
-        *itertools.chain(*newest_pins),
+        *(pins[-1] for extra in config.extras if (pins := [p for _, p in extra.pins if p])),
         *(variant.wheels for variant in config.variants),
         *(source.wheels for source in config.sources),
     )
