@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,18 +23,24 @@ from tests.integration.newer_engine import newer_engine
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import (
     DEFAULT,
+    ROOT,
     Built,
     as_root,
+    docker,
     invoke,
     open_folder,
 )
 from tests.packages import elf
 from tests.releases import T130
+from tests.wheels import make_wheel
 from torch_images.build import labels
 from torch_images.config.load import load_config
+from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
+from torch_images.locks.wheels import requirements_text
 from torch_images.platforms import AMD64
 from torch_images.verify import ledger
 
@@ -341,3 +348,31 @@ def test_the_torch_image_is_reproducible(
     verdict = json.loads(done.stdout)
     assert verdict["outcome"] == "identical"
     assert verdict["manifests"] == [digest, digest]
+
+
+def test_wheels_with_one_path_install_alike(
+    built: Built, workspace: Workspace, runner: Runner, tmp_path: Path
+) -> None:
+    """Uv alone leaves the file of the wheel that took longer, here of `first` with its 1000 files."""
+    paths = [f"shared/f{number}.py" for number in range(100)]
+    contents: dict[str, dict[str, bytes]] = {
+        name: {path: f"NAME = {name!r}\n".encode() for path in paths} for name in ("first", "last")
+    }
+    contents["first"] |= {f"only/f{number}.py": b"" for number in range(1000)}
+    wheels = [make_wheel(tmp_path, name, "1", files) for name, files in contents.items()]
+    lines = requirements_text(wheel.locked for wheel in wheels)
+    (tmp_path / "wheels.txt").write_text(f"--no-index\n--find-links /run/wheels\n{lines}")
+    tools = install_tools("tools-build", workspace, runner)
+    mounts = {"build": ROOT / "scripts/image/build", "tools": tools, "wheels": tmp_path}
+    install = "umask 022 && touch -d '1 minute ago' /run/step && /run/build/install-locked"
+    done = docker(
+        *("run", "--rm", "--user=root", "--network=none", "--entrypoint=sh"),
+        *(f"--volume={path}:/run/{name}:ro" for name, path in mounts.items()),
+        built.digest,
+        "-c",
+        f"{install} /run/wheels/wheels.txt /tmp/site && {install} /run/wheels/wheels.txt "
+        "&& cat /tmp/site/shared/f*.py /opt/venv/lib/python3*/site-packages/shared/f*.py "
+        "&& test ! -e /tmp/site/.lock -a ! -e /opt/venv/.lock",
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.findall("NAME = '(.*)'", done.stdout) == ["last"] * 200

@@ -21,6 +21,7 @@ from torch_images.cli import program, verb, verify_tasks
 from torch_images.config.choose import choose, choose_id
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
+from torch_images.errors import VerifyError
 from torch_images.jobs import Builder
 from torch_images.locks.sources import SourceLock
 from torch_images.project import LEDGER
@@ -108,6 +109,33 @@ def test_add_replaces_the_line_of_the_same_image_and_gpus(tmp_path: Path) -> Non
     for line in (LINE, ON_H100, one, again):
         ledger.add(tmp_path, line)
     assert ledger.read(tmp_path) == (LINE, one, again)
+
+
+OTHER = "sha256:" + "b" * 64
+
+
+@pytest.mark.parametrize("old", [LINE, ON_H100])
+def test_a_second_digest_of_equal_inputs_is_refused(tmp_path: Path, old: Line) -> None:
+    """In place of the old line, or beside it."""
+    ledger.write(tmp_path, [old])
+    with pytest.raises(VerifyError, match=f"it is {OTHER}, but .*{LINE.digest}"):
+        ledger.add(tmp_path, replace(LINE, digest=OTHER))
+    assert ledger.read(tmp_path) == (old,)
+
+
+def test_other_inputs_and_missing_images_have_other_digests(tmp_path: Path) -> None:
+    missing = replace(LINE, digest="", missing="no wheel")
+    changed = replace(ON_H100, inputs="b" * 64, digest=OTHER)
+    for line in (missing, LINE, changed, missing):
+        ledger.add(tmp_path, line)
+    assert ledger.read(tmp_path) == (missing, changed)
+
+
+def test_equal_inputs_have_one_digest_in_the_projects_ledger(root: Path) -> None:
+    digests: dict[str, set[str]] = {}
+    for line in ledger.read(root):
+        digests.setdefault(line.inputs, set()).add(line.digest or line.missing)
+    assert {inputs: found for inputs, found in digests.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,14 @@ def test_build_stale_records_no_failed_image(stand: Stand, step: str) -> None:
     assert [line.image for line in stand.lines()] == [RUNTIME]
 
 
+def test_build_stale_records_no_second_digest(stand: Stand) -> None:
+    old = replace(LINE, image=OLDER, inputs=planned(stand.config, stand.root, OLDER).identity)
+    ledger.write(stand.workspace.root, [old])
+    first, second = stand.outcomes(OLDER, RUNTIME)
+    assert (type(first.error), second.error) == (VerifyError, None)
+    assert stand.lines() == (old, second.line)
+
+
 def test_build_stale_ends_on_a_full_disk(stand: Stand) -> None:
     error = DiskError("the disk is full")
     stand.problems[f"build {RUNTIME}"] = error

@@ -22,7 +22,14 @@ from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.image import ImageSpec
-from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError, shown
+from torch_images.errors import (
+    DiskError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+    VerifyError,
+    shown,
+)
 from torch_images.host.buildx import cache_records, forget
 from torch_images.host.cache import Part
 from torch_images.host.workers import workers
@@ -136,8 +143,11 @@ class StaleRun:
         """Verify an image, unless its build failed, and record it."""
         outcome = self._check(built) if isinstance(built, _Built) else built
         if outcome.line:
-            with self.writing:
-                ledger.add(self.job.workspace.root, outcome.line)
+            try:
+                with self.writing:
+                    ledger.add(self.job.workspace.root, outcome.line)
+            except VerifyError as error:
+                return Outcome(spec=outcome.spec, error=error)
         return outcome
 
     def _check(self, built: _Built) -> Outcome:

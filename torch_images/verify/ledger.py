@@ -25,7 +25,7 @@ import zstandard
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
-from torch_images.errors import LockError
+from torch_images.errors import LockError, VerifyError
 from torch_images.host import cache, outputs
 from torch_images.host.workspace import default_cache
 from torch_images.jobs import Builder
@@ -114,8 +114,19 @@ def write(root: Path, lines: Iterable[Line]) -> None:
 
 
 def add(root: Path, line: Line) -> None:
-    """Write a line, in place of an earlier one of the same image and GPUs."""
-    write(root, [*(old for old in read(root) if _key(old) != _key(line)), line])
+    """Write a line, in place of an earlier one of the same image and GPUs.
+
+    Raises VerifyError if the ledger has another digest for these inputs.
+    """
+    lines = read(root)
+    for old in lines if line.digest else ():
+        if old.inputs == line.inputs and old.digest not in ("", line.digest):
+            raise VerifyError(
+                f"{line.image} is not recorded: it is {line.digest}, but {LEDGER} has {old.digest} "
+                "for the same inputs",
+                f"`invoke reproduce {line.image}` shows which files differ from build to build",
+            )
+    write(root, [*(old for old in lines if _key(old) != _key(line)), line])
 
 
 def _key(line: Line) -> tuple[str, str]:
