@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,13 +11,17 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.conftest import CONFIG, ROOT, T130
-from tests.unit.fakes import FakeRunner, plan_of
-from torch_images.build import labels
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of
+from torch_images.build import build as build_images
+from torch_images.build import built, labels
 from torch_images.build.bake import Parts, bake_command, bake_file, environment, host_network
-from torch_images.build.build import baked, revision
+from torch_images.build.build import BuildResult, baked, revision
+from torch_images.build.input_labels import OURS
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import (
     ImagePlan,
+    LockedImage,
+    plan_image,
     plan_images,
     version,
 )
@@ -32,13 +36,16 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
     UnfinishedError,
+    UsageError,
 )
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
+from torch_images.host.image_info import ImageInfo, ListedImage
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
+from torch_images.oci.compression import Compression
 
 
 @pytest.fixture
@@ -318,3 +325,77 @@ def test_baked_tries_again_what_lost_content(outputs: list[str], code: int) -> N
     left = list(outputs)
     assert baked(["docker"], Losing(), None).code == code
     assert not left
+
+
+class Kept(FakeEngine):
+    """An engine whose images have these labels."""
+
+    def inspect(self, image: str) -> ImageInfo:
+        for one in self.images:
+            if image in one.tags:
+                return ImageInfo(id=one.id, size=7, labels=one.labels, config={}, created="")
+        raise UsageError(f"no image {image}", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "noted", "inputs", "kept"),
+    [
+        (BuildOptions(), "sha256:d", "", True),
+        (BuildOptions(), "sha256:e", "", False),
+        (BuildOptions(), "sha256:d", "sha256:0", False),
+        (BuildOptions(no_cache=True), "sha256:d", "", False),
+        (BuildOptions(builder="far"), "sha256:d", "", False),
+        (BuildOptions(cache_to=("type=inline",)), "sha256:d", "", False),
+        (BuildOptions(compression=Compression.SMALL), "sha256:d", "", False),
+    ],
+    ids=["ours", "of the user", "of other inputs", "no cache", "builder", "cache", "small"],
+)
+def test_what_the_same_inputs_made_is_kept(
+    planned: tuple[ImagePlan, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: BuildOptions,
+    noted: str,
+    inputs: str,
+    kept: bool,
+) -> None:
+    """Beside an image that is not there. The results are in the order of the images."""
+    other, plan = planned
+    written = labels.write(CONFIG, plan)
+    written |= {f"{OURS}.inputs": inputs} if inputs else {}
+    engine = Kept(ListedImage(id="sha256:d", tags=(plan.candidate,), labels=written))
+    job = job_of(Network(), options)
+    job = replace(job, engine=engine, workspace=replace(job.workspace, cache=tmp_path))
+    built.note(tmp_path, engine, noted)
+    asked: list[str] = []
+
+    def fresh(_: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
+        asked.extend(image.spec.id for image in images)
+        plans = [plan_image(CONFIG, image, ROOT) for image in images]
+        return (BuildResult(plan=p, digest="sha256:new", size=1, seconds=1) for p in plans)
+
+    monkeypatch.setattr(build_images, "_build", fresh)
+    results = [(result.plan.spec.id, result.digest) for result in build_images.build(job, planned)]
+    assert results == [
+        (other.spec.id, "sha256:new"),
+        (plan.spec.id, "sha256:d" if kept else "sha256:new"),
+    ]
+    assert asked == [name for name, digest in results if digest == "sha256:new"]
+
+
+def test_a_users_own_torch_is_compiled_again(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its inputs do not say which files it has."""
+    [plan] = plan_images(config, [choose(config, cuda="13.0", source="fork")], root, root / "locks")
+    assert plan.lock.sources
+    sources = replace(plan.lock.sources, unlocked=True)
+    image = replace(plan, lock=replace(plan.lock, sources=sources))
+    written = labels.write(config, plan_image(config, image, root))
+    engine = Kept(ListedImage(id="sha256:d", tags=(plan.candidate,), labels=written))
+    job = job_of(Network())
+    job = replace(job, engine=engine, workspace=replace(job.workspace, cache=tmp_path))
+    built.note(tmp_path, engine, "sha256:d")
+    monkeypatch.setattr(build_images, "_build", lambda *_: ())
+    with pytest.raises(KeyError, match=image.target):
+        build_images.build(job, [image])

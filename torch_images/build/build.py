@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.build import bake, built
+from torch_images.build import bake, built, labels
 from torch_images.build.bake import Parts
 from torch_images.build.diskspace import check_room
 from torch_images.build.job import BuildOptions, Job
@@ -131,10 +131,36 @@ def baked(command: Sequence[str], run: Runner, env: Environment) -> Completed:
 def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
     """Build images in parallel and load them into the engine under their candidate tags.
 
+    What an earlier build made of the same inputs stays, unless the options want it built.
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
     """
     images = [replace(image, small=job.options.small) for image in images]
+    kept = {image.target: kept for image in images if (kept := _kept(job, image))}
+    new = [image for image in images if image.target not in kept]
+    made = {result.plan.target: result for result in (_build(job, new) if new else ())}
+    results = kept | made
+    return tuple(results[image.target] for image in images)
+
+
+def _kept(job: Job, image: LockedImage) -> BuildResult | None:
+    """What this project built of the same inputs, under the candidate tag; None if it did not."""
+    engine, options = job.engine, job.options
+    if options.no_cache or options.builder or options.cache_to or image.lock.unlocked:
+        return None
+    plan = plan_image(job.config, image, job.workspace.root)
+    try:
+        info = engine.inspect(image.candidate)
+    except UsageError:
+        return None
+    same = labels.write(job.config, plan).items() <= info.labels.items()
+    if not same or not built.is_noted(job.workspace.cache, engine, info.id):
+        return None
+    job.shown.say(f"{image.spec.id} is built already, from the same inputs")
+    return BuildResult(plan=plan, digest=info.id, size=info.size, seconds=0)
+
+
+def _build(job: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
     remote, engine = job.remote, job.engine
     started = time.monotonic()
     with _prepared(job, images) as (plans, folder, bake_with):
@@ -154,12 +180,10 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
         if plan.spec.platform != native:
             engine.unpack(plan.candidate)
     seconds = time.monotonic() - started
-    results = []
     for plan in plans:
         info, digest = engine.inspect(plan.candidate), digests[plan.target]
         built.note(job.workspace.cache, engine, info.id)
-        results.append(BuildResult(plan=plan, digest=digest, size=info.size, seconds=seconds))
-    return tuple(results)
+        yield BuildResult(plan=plan, digest=digest, size=info.size, seconds=seconds)
 
 
 def alone(image: LockedImage, extension: str) -> LockedImage:

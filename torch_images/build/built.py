@@ -29,6 +29,11 @@ def note(cache: Path, engine: Engine, digest: str) -> None:
         (folder / digest.removeprefix("sha256:")).touch()
 
 
+def is_noted(cache: Path, engine: Engine, digest: str) -> bool:
+    """Whether `note` has noted an image."""
+    return digest in _noted(_folder(cache, engine))
+
+
 def ours(cache: Path, engine: Engine) -> tuple[ListedImage, ...]:
     """The images of an engine that this project built, and their parent images.
 
