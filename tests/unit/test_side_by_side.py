@@ -81,7 +81,7 @@ def test_each_build_reads_its_own_files(
     monkeypatch.setattr(built, "note", lambda *_: None)
     engine = SimpleNamespace(
         platform=lambda: images[0].spec.platform,
-        inspect=lambda _: SimpleNamespace(id="sha256:1", size=1),
+        inspect=lambda _: SimpleNamespace(id="sha256:1", size=1, labels={}),
     )
     both = threading.Barrier(2)
     runs = [Baking(both) for _ in images]
