@@ -32,6 +32,17 @@ add_library(driver SHARED driver.cpp)
 target_link_libraries(driver CUDA::cuda_driver)
 """
 
+# One of CUB's headers: all of them take an emulator twice as long.
+SUM = """
+#include <cub/block/block_reduce.cuh>
+__global__ void sum(int *x) {
+  using Reduce = cub::BlockReduce<int, 32>;
+  __shared__ typename Reduce::TempStorage scratch;
+  *x = Reduce(scratch).Sum(x[threadIdx.x]);
+}
+int main() { sum<<<1, 32>>>(nullptr); return 0; }
+"""
+
 EXTENSION = """
 #include <ATen/cuda/CUDAContext.h>
 #include <torch/library.h>
@@ -100,7 +111,7 @@ def test_nvcc_compiles_links_and_runs(home: str, expected: dict[str, Any], tmp_p
 
 def test_cmake_finds_every_part(home: str, expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(CMAKE)
-    (tmp_path / "look.cu").write_text("#include <cub/cub.cuh>\nint main() { return 0; }")
+    (tmp_path / "look.cu").write_text(SUM)
     code = "#include <cuda.h>\n#include <nvml.h>\nint init() { return cuInit(0) + cuCtxSynchronize(); }"
     (tmp_path / "driver.cpp").write_text(code)
     arch = expected["arches"][0].replace(".", "")
