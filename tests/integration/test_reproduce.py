@@ -61,7 +61,8 @@ class Small:
     env: dict[str, str]
 
     def build(self, *words: str) -> str:
-        """Build; the digest."""
+        """Build, even if there is an image of the same inputs; the digest."""
+        docker("rmi", CANDIDATE)
         done = invoke(*BUILD, *words, cwd=self.folder, env=self.env)
         assert done.returncode == 0, done.stderr[-3000:]
         return str(json.loads(done.stdout)["images"][0]["digest"])

@@ -337,6 +337,7 @@ class Kept(FakeEngine):
         raise UsageError(f"no image {image}", "")
 
 
+@pytest.mark.parametrize("verified", [False, True])
 @pytest.mark.parametrize(
     ("options", "noted", "inputs", "kept"),
     [
@@ -358,12 +359,17 @@ def test_what_the_same_inputs_made_is_kept(
     noted: str,
     inputs: str,
     kept: bool,
+    verified: bool,
 ) -> None:
-    """Beside an image that is not there. The results are in the order of the images."""
+    """Beside an image that is not there. The results are in the order of the images.
+
+    An image that passed its checks has lost its candidate tag, and gets it again.
+    """
     other, plan = planned
     written = labels.write(CONFIG, plan)
     written |= {f"{OURS}.inputs": inputs} if inputs else {}
-    engine = Kept(ListedImage(id="sha256:d", tags=(plan.candidate,), labels=written))
+    tag = f"torch-cu130:{version(CONFIG, plan)}" if verified else plan.candidate
+    engine = Kept(ListedImage(id="sha256:d", tags=(tag,), labels=written))
     job = job_of(Network(), options)
     job = replace(job, engine=engine, workspace=replace(job.workspace, cache=tmp_path))
     built.note(tmp_path, engine, noted)
@@ -381,6 +387,7 @@ def test_what_the_same_inputs_made_is_kept(
         (plan.spec.id, "sha256:d" if kept else "sha256:new"),
     ]
     assert asked == [name for name, digest in results if digest == "sha256:new"]
+    assert not kept or engine.digest(plan.candidate) == "sha256:d"
 
 
 def test_a_users_own_torch_is_compiled_again(

@@ -144,20 +144,21 @@ def build(job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
 
 
 def _kept(job: Job, image: LockedImage) -> BuildResult | None:
-    """What this project built of the same inputs, under the candidate tag; None if it did not."""
+    """What this project built of the same inputs, as a candidate again; None if it is gone."""
     engine, options = job.engine, job.options
     if options.no_cache or options.builder or options.cache_to or image.lock.unlocked:
         return None
     plan = plan_image(job.config, image, job.workspace.root)
-    try:
-        info = engine.inspect(image.candidate)
-    except UsageError:
-        return None
-    same = labels.write(job.config, plan).items() <= info.labels.items()
-    if not same or not built.is_noted(job.workspace.cache, engine, info.id):
-        return None
-    job.shown.say(f"{image.spec.id} is built already, from the same inputs")
-    return BuildResult(plan=plan, digest=info.id, size=info.size, seconds=0)
+    wanted = labels.write(job.config, plan).items()
+    for name in (image.candidate, f"{image.spec.repository}:{version(job.config, plan)}"):
+        with suppress(UsageError):
+            info = engine.inspect(name)
+            same = wanted <= info.labels.items()
+            if same and built.is_noted(job.workspace.cache, engine, info.id):
+                job.shown.say(f"{image.spec.id} is built already, from the same inputs")
+                engine.tag(info.id, *image.candidate.split(":"))
+                return BuildResult(plan=plan, digest=info.id, size=info.size, seconds=0)
+    return None
 
 
 def _build(job: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
