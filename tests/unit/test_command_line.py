@@ -53,6 +53,7 @@ lock --renew --all --select x
 lock --check --upgrade torch
 lock --upgrade torch --select x
 build --stale --json
+build --stale --compression small
 build --source fork --jobs=-1
 build --torch-source .
 build --compression fancy

@@ -181,7 +181,7 @@ def test_passed_with_gpus(config: Config, root: Path) -> None:
 
 
 def test_passed_is_none_for_reports_that_prove_nothing(config: Config, root: Path) -> None:
-    """A failure, no check on the GPU, or a tree of a user."""
+    """A failure, no check on the GPU, a tree of a user, or layers that inputs do not tell."""
     plan = planned(config, root)
     own_tree = SourceLock(name="source-x", date=plan.lock.date, request=(), unlocked=True)
     unlocked = replace(plan, lock=replace(plan.lock, sources=own_tree))
@@ -189,6 +189,7 @@ def test_passed_is_none_for_reports_that_prove_nothing(config: Config, root: Pat
     assert passed(plan, report(on_gpu("failed"))) is None
     assert passed(plan, report(**ON_T4)) is None
     assert passed(unlocked, report()) is None
+    assert passed(replace(plan, small=True), report()) is None
 
 
 def test_state_is_tested_for_equal_inputs_only(config: Config, root: Path) -> None:

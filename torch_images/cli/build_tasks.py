@@ -65,10 +65,11 @@ def build(options: Build) -> verb.Result | None:
     how = _how(options)
     if options.stale:
         printed = options.json and not options.dry_run
-        if config.own or options.torch_source or options.unverified or printed:
+        if config.own or options.torch_source or how.small or options.unverified or printed:
             raise UsageError(
                 "--stale verifies images of images.yaml as they are, and prints a line for each",
-                "leave out --torch-source, --unverified and --json; run it outside of your project",
+                "leave out --torch-source, --compression small, --unverified and --json; "
+                "run it outside of your project",
             )
         return _build_stale(config, specs, how, dry_run=options.dry_run)
     images = lock_images(config, specs, workspace.locks)

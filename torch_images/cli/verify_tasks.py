@@ -59,7 +59,10 @@ def verify(options: Verify) -> verb.Result:
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             machine=measure(),
         )
-        told = "not recorded: no check ran on a GPU, or the build resolved a part of its lock"
+        told = (
+            "not recorded: no check ran on a GPU, the build resolved a part of its lock, "
+            "or its layers are packed small"
+        )
         if line:
             ledger.add(workspace.root, line)
             told = f"recorded in {LEDGER}"

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 
 from torch_images.build.build import BuildResult, build, revision
@@ -120,7 +120,6 @@ class StaleRun:
         with ExitStack() as lock:
             try:
                 image = lock_image(job.config, spec, job.workspace.locks)
-                image = replace(image, small=job.options.small)
                 inputs = plan_image(job.config, image, root).identity
                 self._make_room(image, checks)
                 lock.enter_context(undisturbed(job, [image]))
@@ -189,7 +188,7 @@ class StaleRun:
             for parent in engine.details(ours(cache, engine))
             if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
         ]
-        plans = all_plans(job.config, image.spec, image.lock, small=image.small)
+        plans = all_plans(job.config, image.spec, image.lock)
         kept = {f"{Part.LAYERS}/{plan.key}" for plan in plans}
         layers = [
             item

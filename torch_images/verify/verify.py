@@ -195,13 +195,14 @@ def line_of(
 ) -> ledger.Line | None:
     """The ledger's line of an image that passed its checks on a day.
 
-    None if a check failed, if the report has GPUs on which no check ran, and if the build resolved
-    part of the lock itself: nobody could tell later whether its inputs are still the same.
+    None if a check failed, and if the report has GPUs on which no check ran. None if the build
+    resolved part of the lock itself: nobody could tell later whether its inputs are still the same.
+    None if its layers are packed small: the same inputs have another digest without.
     """
     checks = [check for check in report.checks if check.outcome == "passed"]
     gpus = report.observed.get("gpus", "")
     on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in checks)
-    if not report.passed or plan.lock.unlocked or (gpus and not on_gpu):
+    if not report.passed or plan.lock.unlocked or plan.small or (gpus and not on_gpu):
         return None
     return ledger.Line(
         image=plan.spec.id,
