@@ -32,7 +32,7 @@ add_library(driver SHARED driver.cpp)
 target_link_libraries(driver CUDA::cuda_driver)
 """
 
-# One of CUB's headers: all of them take an emulator twice as long.
+# One of CUB's headers, because an emulator takes a minute for this one already.
 SUM = """
 #include <cub/block/block_reduce.cuh>
 __global__ void sum(int *x) {

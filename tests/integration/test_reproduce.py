@@ -354,7 +354,7 @@ def test_the_torch_image_is_reproducible(
 def test_wheels_with_one_path_install_alike(
     built: Built, workspace: Workspace, runner: Runner, tmp_path: Path
 ) -> None:
-    """Uv alone leaves the file of the wheel that took longer, here of `first` with its 1000 files."""
+    """Alone, uv leaves the files of the slower wheel: here of `first`, which has 1000 more."""
     paths = [f"shared/f{number}.py" for number in range(100)]
     contents: dict[str, dict[str, bytes]] = {
         name: {path: f"NAME = {name!r}\n".encode() for path in paths} for name in ("first", "last")
