@@ -24,7 +24,7 @@ from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
 from torch_images.host.container import OurContainer
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import ListedImage, OurImage
+from torch_images.host.image_info import ImageInfo, ListedImage, OurImage
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
@@ -75,11 +75,15 @@ def stored(digit: str, *tags: str, **labels: str) -> ListedImage:
 
 
 class FakeEngine(Engine):
-    """An engine with images, all tagged long ago. An image goes with its last name, or by its id."""
+    """An engine with images, all tagged long ago. An image goes with its last name, or by its id.
+
+    `layers` are the diff ids of images by name.
+    """
 
     def __init__(self, *images: ListedImage, in_use: Sequence[str] = (), name: str = "one") -> None:
         self.images, self.name, self.in_use = list(images), name, in_use
         self.containers: list[OurContainer] = []
+        self.layers: dict[str, tuple[str, ...]] = {}
 
     def id(self) -> str:
         return self.name
@@ -102,6 +106,10 @@ class FakeEngine(Engine):
             )
             for i in images
         )
+
+    def inspect(self, image: str) -> ImageInfo:
+        layers = self.layers.get(image, ())
+        return ImageInfo(id=image, size=0, labels={}, config={}, created="", layers=layers)
 
     def digest(self, image: str) -> str | None:
         return next((i.id for i in self.images if image in (i.id, *i.tags)), None)

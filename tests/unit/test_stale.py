@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
 from torch_images.build.build import BuildResult
-from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job, Shown
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
@@ -28,10 +26,7 @@ from torch_images.errors import (
     TorchImagesError,
     VerifyError,
 )
-from torch_images.host.buildx import Record
-from torch_images.host.runner import Runner
 from torch_images.layers.parent import parent_name
-from torch_images.layers.plan import layer_plans
 from torch_images.pipeline import stale
 from torch_images.pipeline.make import Made
 from torch_images.pipeline.stale import Outcome, StaleRun, to_build
@@ -269,127 +264,37 @@ def test_build_stale_keeps_existing_tags(stand: Stand) -> None:
     assert stand.engine.digest(mine.id)
 
 
-class FullDisk:
-    """A disk that lacks room until some things were removed: `room` counts what is left to go."""
-
-    def __init__(self, stand: Stand, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.stand, self.folder = stand, folder
-        self.enough = 0  # parent images and layers that may stay
-        stand.engine.root = folder
-        usage = shutil.disk_usage(folder)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=self.free()))
-
-    def free(self) -> int:
-        left = len(self.stand.engine.tags("torch-images-parent:")) + len(self.layers())
-        return 10**15 if left <= self.enough else 0
-
-    def layers(self) -> list[str]:
-        return sorted(path.name for path in self.folder.glob("cache/layers/*"))
-
-
-@pytest.fixture
-def full(stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FullDisk:
-    """Two parent images of before, and three layers, of which the next image needs the oldest."""
-    for digit in "bc":
-        stand.engine.images.append(stored(digit, parent_name("sha256:" + digit * 64)))
-    image = planned(stand.config, stand.root)
-    plans = layer_plans(stand.config, image.spec, image.lock).values()
-    own = next(plan.key for group in plans for plan in group)
-    for age, name in enumerate(("2" * 64, "1" * 64, own)):  # the newest first
-        layer = stand.workspace.cache / "layers" / name
-        layer.mkdir(parents=True)
-        os.utime(layer, (10**9 - age, 10**9 - age))
-    return FullDisk(stand, monkeypatch, tmp_path)
-
-
-def freed(stand: Stand) -> list[str]:
-    return [line.partition(";")[0] for line in stand.log if line.startswith("freed disk")]
-
-
-def test_parent_images_go_before_layers(stand: Stand, full: FullDisk) -> None:
-    """No more than the disk needs: here one, of two that no container uses."""
-    derived = stored("9", "torch-images-parent:mine", **{"io.github.torch-images.id": "x"})
-    stand.engine.images.append(derived)
-    full.enough = 5
-    stand.outcomes(RUNTIME)
-    assert freed(stand) == ["freed disk: 1 parent images, 0 entries of BuildKit's cache, 0 layers"]
-    assert len(full.layers()) == 3
-    assert derived in stand.engine.images
-
-
-def test_layers_go_the_longest_unused_first(stand: Stand, full: FullDisk) -> None:
-    """Those of the image itself stay, and everybody's build cache."""
-    full.enough = 2
-    stand.outcomes(RUNTIME)
-    assert freed(stand) == ["freed disk: 2 parent images, 0 entries of BuildKit's cache, 1 layers"]
-    assert "1" * 64 not in full.layers()
-    assert len(full.layers()) == 2
-    full.enough = 0
-    stand.outcomes(RUNTIME)
-    assert len(full.layers()) == 1
-    assert "2" * 64 not in full.layers()
-    assert not [command for command in stand.run.commands if "prune" in command]
-
-
-def test_buildkits_cache_of_parent_images_goes_before_layers(
-    stand: Stand, full: FullDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its records pin their layers: 50 GB stayed after all parent images were removed."""
-
-    def prune(ids: Collection[str], _: Runner) -> None:
-        assert not stand.engine.tags("torch-images-parent:")
-        stand.log.append(f"pruned {sorted(ids)}")
-        full.enough = 3
-
-    step = Record("b", ("a",), "mount / from exec /bin/sh -c /run/build/create-venv")
-    monkeypatch.setattr(stale, "cache_records", lambda _: (step,))
-    monkeypatch.setattr(stale, "forget", prune)
-    full.enough = 0
-    stand.outcomes(RUNTIME)
-    assert "pruned ['a', 'b']" in stand.log
-    assert freed(stand) == ["freed disk: 2 parent images, 2 entries of BuildKit's cache, 0 layers"]
-
-
-def test_layers_in_the_cache_are_not_in_the_engine(
-    stand: Stand, full: FullDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were taken for unpacked, so nothing was removed, and the disk filled up."""
-    whole = disk_needed(stand.config, [planned(stand.config, stand.root)])
-
-    def needed(*words: Any, **options: Any) -> int:
-        size = disk_needed(*words, **options)
-        assert size == whole
-        return size
-
-    monkeypatch.setattr(stale, "disk_needed", needed)
-    stand.outcomes(RUNTIME)
-    assert freed(stand) != []
-
-
-@pytest.mark.parametrize(("enough", "expected"), [(0, []), (-1, [OLDER])])
+@pytest.mark.parametrize(("enough", "expected"), [(True, []), (False, [OLDER])])
 def test_build_stale_on_a_full_disk_waits_for_the_check(
     stand: Stand,
-    full: FullDisk,
     monkeypatch: pytest.MonkeyPatch,
-    enough: int,
+    tmp_path: Path,
+    *,
+    enough: bool,
     expected: list[str],
 ) -> None:
-    """Only if its layers are all that is in the way: a check takes a minute."""
-    full.enough = enough
+    """Only then: a check takes a minute."""
     waits: list[str] = []
-    waited, check = threading.Event(), stand.check
+    waited, check, room = threading.Event(), stand.check, tmp_path / "room"
+    stand.engine.root = tmp_path
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: usage._replace(free=10**15 if room.exists() else 0)
+    )
 
     def wait(futures: Iterable[Future[Outcome]], **_: object) -> None:
         waited.set()
         waits.extend(future.result().spec.id for future in futures)
+        room.touch()
 
     def slow_check(job: Job, result: BuildResult) -> Made:
         assert not expected or waited.wait(PATIENCE)
         return check(job, result)
 
     monkeypatch.setattr(stale, "check", slow_check)
-
     monkeypatch.setattr(stale, "wait", wait)
+    if enough:
+        room.touch()
     stand.outcomes(OLDER, RUNTIME)
     assert waits == expected
     steps = [line for line in stand.log if line.startswith(("build", "check"))]

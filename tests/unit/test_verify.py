@@ -18,8 +18,8 @@ from torch_images.errors import EngineError, UsageError
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
-from torch_images.platforms import AMD64, Platform
-from torch_images.verify import ledger
+from torch_images.platforms import AMD64, ARM64, Platform
+from torch_images.verify import compilers, ledger
 from torch_images.verify.identify import identify
 from torch_images.verify.ledger import Line
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
@@ -92,14 +92,14 @@ class CheckedError(EngineError):
 class OneImage(Engine):
     """An engine that has one image and starts no container."""
 
-    def __init__(self, info: ImageInfo) -> None:
-        self.info_of_it = info
+    def __init__(self, info: ImageInfo, platform: Platform = AMD64) -> None:
+        self.info_of_it, self.own = info, platform
 
     def inspect(self, image: str) -> ImageInfo:
         return self.info_of_it
 
     def platform(self) -> Platform:
-        return AMD64
+        return self.own
 
     def local_root(self) -> None:
         return None
@@ -125,12 +125,14 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
         seconds=1.0,
     )
 
-    def run(*, reuse: bool = True, fresh: bool = False, **changes: Any) -> VerifyReport:
+    def run(
+        *, reuse: bool = True, fresh: bool = False, machine: Platform = AMD64, **changes: Any
+    ) -> VerifyReport:
         write_report(replace(kept, **changes), workspace)
         job = Job(
             config=config,
             workspace=workspace,
-            engine=OneImage(info),
+            engine=OneImage(info, machine),
             run=FakeRunner(),
             options=BuildOptions(no_cache=fresh),
         )
@@ -223,6 +225,57 @@ def test_layers_pass_by_the_check_of_their_files(
     )
     verified(reuse=False)
     assert kept.exists() is (outcome == "passed")
+
+
+def test_compilers_run_in_an_emulator_until_all_passes(
+    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the image's own processor, and without a cache, they always run."""
+    outcomes = ["passed", "failed", "passed", "passed", "passed", "passed"]
+    known: list[Sequence[str]] = []
+
+    def examine(subject: Subject, **_: object) -> SuiteResult:
+        known.append(subject.known)
+        check = Check(name="container/x", outcome=outcomes.pop(0), seconds=1.0)
+        return SuiteResult(checks=(check,), observed={})
+
+    monkeypatch.setattr("torch_images.verify.verify.examine", examine)
+    for machine in (AMD64, ARM64, ARM64, ARM64, AMD64):
+        verified(reuse=False, machine=machine)
+    verified(reuse=False, machine=ARM64, fresh=True)
+    assert known == [(), (), (), compilers.CHECKS, (), ()]
+
+
+def test_compilers_record_depends_on_packages_and_checks(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    """Not on what of ours runs at the start: an edit there took half an hour in an emulator."""
+    for folder in ("docker", "scripts", "tests"):
+        shutil.copytree(root / folder, tmp_path / folder)
+    workspace = workspace_of(tmp_path, tmp_path / "cache", locks=root / "locks")
+
+    def record(**axes: str) -> Path:
+        [plan] = plan_images(config, [choose(config, **axes)], tmp_path, root / "locks")
+        return compilers.record(plan, workspace)
+
+    first = record()
+    assert first != record(variant="devel")
+    for name in ("runtime/start.py", "commands/torch-entrypoint", "runtime/_torch_images/account.py"):
+        with (tmp_path / "scripts/image" / name).open("a") as file:
+            file.write("\n# a line\n")
+        assert record() == first
+    for name in ("scripts/image/build/create-venv", "tests/container/test_compile.py"):
+        with (tmp_path / name).open("a") as file:
+            file.write("\n# a line\n")
+        assert record() != first
+        first = record()
+
+
+def test_compilers_checks_exist(root: Path) -> None:
+    """No error of pytest would show that one is gone."""
+    for check in compilers.CHECKS:
+        module, _, function = check.partition("::")
+        assert f"def {function}(" in (root / "tests/container" / module).read_text()
 
 
 def test_suite_hash_changes_with_a_check(

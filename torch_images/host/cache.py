@@ -22,9 +22,7 @@ class Part(enum.StrEnum):
     ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
     ARCHIVES = "archives"  # files by SHA-256, fetch/download.py
     BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py
-    CHECKED = (
-        "checked"  # layers of wheels that passed the checks of their files, verify/unchanged.py
-    )
+    CHECKED = "checked"  # what passed checks, verify/unchanged.py and verify/compilers.py
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
     CONTENTS = "contents"  # what a layer changes, by its diff id, verify/unchanged.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py

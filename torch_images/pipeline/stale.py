@@ -8,7 +8,6 @@ stay until the disk is needed.
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,10 +16,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from torch_images.build.build import BuildResult, build, revision
-from torch_images.build.built import ours
-from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job
-from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.errors import (
     DiskError,
@@ -30,14 +27,10 @@ from torch_images.errors import (
     VerifyError,
     shown,
 )
-from torch_images.host.buildx import cache_records, forget
-from torch_images.host.cache import Part
 from torch_images.host.workers import workers
 from torch_images.jobs import Builder
-from torch_images.layers.parent import parent_name
-from torch_images.layers.plan import all_plans
-from torch_images.maintain import gc
 from torch_images.pipeline.make import check, undisturbed
+from torch_images.pipeline.room import make_room
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
 from torch_images.verify.verify import line_of
@@ -100,9 +93,9 @@ class StaleRun:
         with workers(_AT_ONCE) as verifier:
             for number, spec in enumerate(specs, 1):
                 self.job.shown.say(f"{spec.id}: {number} of {len(specs)}")
-                built = self._build(spec, checks)
-                while len(running := _running(checks)) == _AT_ONCE:
-                    wait(running, return_when=FIRST_COMPLETED)
+                built = self._build(spec, specs[number:], checks)
+                while len(_running(checks)) == _AT_ONCE:
+                    _wait_for_one(checks)
                 while checks and checks[0].done():
                     yield checks.popleft().result()
                 checks.append(verifier.submit(self._finish, built))
@@ -113,7 +106,9 @@ class StaleRun:
             for one in checks:
                 yield one.result()
 
-    def _build(self, spec: ImageSpec, checks: Collection[Future[Outcome]]) -> _Built | Outcome:
+    def _build(
+        self, spec: ImageSpec, later: Sequence[ImageSpec], checks: Collection[Future[Outcome]]
+    ) -> _Built | Outcome:
         """Build an image while `checks` of others run, if the disk has room for all."""
         job, root, inputs = self.job, self.job.workspace.root, ""
         commit = revision(root, job.run) or ""
@@ -121,7 +116,7 @@ class StaleRun:
             try:
                 image = lock_image(job.config, spec, job.workspace.locks)
                 inputs = plan_image(job.config, image, root).identity
-                self._make_room(image, checks)
+                make_room(job, image, later, lambda: _wait_for_one(checks))
                 lock.enter_context(undisturbed(job, [image]))
                 [result] = build(job, [image])
             except (LockError, NetworkError) as error:
@@ -163,58 +158,6 @@ class StaleRun:
         )
         return Outcome(spec=plan.spec, line=line)
 
-    def _make_room(self, image: LockedImage, checks: Collection[Future[Outcome]]) -> None:
-        """If the disk is too small for an image, remove what can be made again.
-
-        First parent images go that no container uses, and what BuildKit keeps of them; then the
-        images of `checks`, once they are verified; then layers of the cache that this image lacks.
-        The longest unused go first, and no more than needed. BuildKit's cache of other projects
-        stays.
-        """
-        job, engine, cache = self.job, self.job.engine, self.job.workspace.cache
-        root = engine.local_root()
-        if root is None:
-            return
-        # Layers in the cache are not in the engine any more, once the images with them are gone.
-        needed = disk_needed(job.config, [image])
-
-        def short() -> bool:
-            return shutil.disk_usage(root).free < needed
-
-        if not short():
-            return
-        parents = [
-            gc.of_image(parent, lambda now: not now.in_use, name)
-            for parent in engine.details(ours(cache, engine))
-            if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
-        ]
-        plans = all_plans(job.config, image.spec, image.lock)
-        kept = {f"{Part.LAYERS}/{plan.key}" for plan in plans}
-        layers = [
-            item
-            for item in gc.cache(cache)
-            if item.name.startswith(f"{Part.LAYERS}/") and item.name not in kept
-        ]
-        if cache.stat().st_dev != root.stat().st_dev:  # its files do not fill this disk
-            layers = []
-
-        def remove(items: Sequence[gc.Item]) -> int:
-            longest_unused = sorted(items, key=lambda item: item.used)
-            return sum(len([*gc.remove([i], engine)]) for i in longest_unused if short())
-
-        parents_gone = remove(parents)
-        steps = gc.own_steps(cache_records(job.run)) if short() else ()
-        if steps:
-            forget(steps, job.run)
-        while short() and (running := _running(checks)):
-            wait(running, return_when=FIRST_COMPLETED)
-        layers_gone = remove(layers)
-        job.shown.say(
-            f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
-            f"{layers_gone} layers; `invoke gc --cache` also removes the rest of that cache, "
-            "even of other projects"
-        )
-
     def _remove(self, tags: Sequence[str]) -> None:
         """Remove tags that did not exist before the run."""
         for tag in dict.fromkeys(tags):
@@ -224,3 +167,11 @@ class StaleRun:
 
 def _running(checks: Collection[Future[Outcome]]) -> list[Future[Outcome]]:
     return [check for check in checks if not check.done()]
+
+
+def _wait_for_one(checks: Collection[Future[Outcome]]) -> bool:
+    """Wait until one of the running checks ends; False if none runs."""
+    running = _running(checks)
+    if running:
+        wait(running, return_when=FIRST_COMPLETED)
+    return bool(running)

@@ -24,12 +24,13 @@ from torch_images.build.render import ENTRYPOINT, WORKSPACE, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host import outputs
+from torch_images.host.cache import write
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
 from torch_images.locks.requirements import package_name
-from torch_images.verify import ledger
+from torch_images.verify import compilers, ledger
 from torch_images.verify.programs import Records
 from torch_images.verify.suites import Check, Subject, examine, files_hash, suite_hash
 from torch_images.verify.unchanged import CHECK, unchanged
@@ -140,8 +141,8 @@ def verify(
 
     With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
     return a passing report of the same digest, checks and claim instead. A job without cache uses
-    nothing of an earlier verification of the same bytes: not the report, the lists of machine code
-    of listings.py, nor the results of unchanged.py.
+    nothing of an earlier verification: not the report, the lists of machine code of listings.py,
+    nor the results of unchanged.py and compilers.py.
     """
     workspace, engine, fresh = job.workspace, job.engine, job.options.no_cache
     job.shown.say(f"verifying {plan.spec.id}")
@@ -158,6 +159,8 @@ def verify(
         check_platform(plan.spec.platform, machine=machine)
     passed = {line.programs for line in ledger.read(workspace.root)}
     records = Records(workspace, expected, machine, passed)
+    compiled = compilers.record(plan, workspace)
+    known = compilers.CHECKS if emulated and compiled.exists() and not fresh else ()
     subject = Subject(
         job=job,
         info=info,
@@ -165,6 +168,7 @@ def verify(
         gpus=gpus,
         emulated=emulated,
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
+        known=known,
         own=plan.spec.own,
     )
     with job.shown.still(lambda: f"verifying {plan.spec.id}"):
@@ -187,6 +191,8 @@ def verify(
         programs="" if records.missing() else records.identity,
     )
     write_report(report, workspace)
+    if report.passed and emulated and not known:
+        write(compiled, f"{info.id}\n")
     return report
 
 
