@@ -24,6 +24,7 @@ from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.maintain import gc
 
 _NEVER = 1_000_000  # the turn of a parent image that no image starts from
+_CHECKS = 2_000_000_000  # bytes for the containers of checks that run meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,14 @@ def make_room(
     """
     engine, cache = job.engine, job.workspace.cache
     root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]):
+    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + _CHECKS:
         return
     stacks = [all_plans(job.config, image.spec, image.lock), *(_plans(job, s) for s in later)]
     parents = sorted(_parents(job, stacks), key=lambda parent: (-parent.turn, parent.item.used))
     # Layers in the cache are in the engine only as long as a parent image there has them.
     own = {layer for parent in parents if not parent.turn for layer in parent.layers}
     there = {key for key, layer in cached(stacks[0], cache).items() if layer in own}
-    needed = disk_needed(job.config, [image], there)
+    needed = disk_needed(job.config, [image], there) + _CHECKS
 
     def short() -> bool:
         return shutil.disk_usage(root).free < needed
