@@ -246,21 +246,32 @@ def test_bake_expands_nothing_in_proxies(planned: tuple[ImagePlan, ...], tmp_pat
         assert target["args"]["HTTP_PROXY"] == "http://u:${X}@p:1"
 
 
-def test_revision_ignores_the_ledger(tmp_path: Path) -> None:
-    """So a run of `build --stale` makes all its images from one revision."""
+def test_revision_counts_what_enters_images(tmp_path: Path) -> None:
+    """Fifty lines of the ledger said "-dirty" for a link beside the clone's files.
+
+    Those of one run of `build --stale` have one revision, though each changes the ledger.
+    """
     assert revision(tmp_path, Runner()) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
-    ledger, other = tmp_path / "docs" / "ledger.csv", tmp_path / "images.yaml"
-    ledger.parent.mkdir()
-    for file in (ledger, other):
+    others = [tmp_path / name for name in ("docs/ledger.csv", "scripts/bench/a.py", "README.md")]
+    sources = [tmp_path / "images.yaml", tmp_path / "scripts/image/runtime/start.py"]
+    for file in (*others, *sources):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("a")
     for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "x")):
         Runner().run([*git, *words])
-    ledger.write_text("b")
+    for file in others:
+        file.write_text("b")
+    (tmp_path / ".venv").symlink_to(tmp_path)
     clean = revision(tmp_path, Runner())
     assert clean
     assert len(clean) == 40
-    other.write_text("b")
+    for file in sources:
+        file.write_text("b")
+        assert revision(tmp_path, Runner()) == f"{clean}-dirty"
+        file.write_text("a")
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/new.json").touch()
     assert revision(tmp_path, Runner()) == f"{clean}-dirty"
 
 

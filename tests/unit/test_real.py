@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,3 +109,9 @@ def test_tables_of_the_docs_are_up_to_date(
 
 def test_the_ledger_names_images_of_the_catalogue(real: Config) -> None:
     assert {line.image for line in ledger.read(ROOT)} <= {spec.id for spec in matrix(real)}
+
+
+def test_the_ledger_names_commits_that_can_be_checked_out() -> None:
+    """`reproduce` refuses one that ends in "-dirty"."""
+    commits = {line.commit for line in ledger.read(ROOT)}
+    assert [commit for commit in commits if not re.fullmatch("[0-9a-f]{40}", commit)] == []

@@ -34,7 +34,9 @@ from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import with_locked_trees
 from torch_images.locks.sources import LockedTree
-from torch_images.project import LEDGER
+
+# What decides the bytes of images, in a clone of this project.
+_SOURCES = ("docker", "images.yaml", "locks", "scripts/image", "torch_images")
 
 # The last words of buildx where content or a snapshot of an image went while BuildKit exported it.
 LOST = re.compile(
@@ -278,9 +280,10 @@ def write_bake(
 
 
 def revision(root: Path, run: Runner) -> str | None:
-    """The commit that `root` is at, with "-dirty" if files differ from it; None without git.
+    """The commit that `root` is at; None without git.
 
-    Ignores the ledger, because it changes after each image that is built or verified.
+    It ends in "-dirty" if files differ from it that can decide an image's bytes: `reproduce` then
+    refuses to build from it.
     """
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
@@ -288,6 +291,6 @@ def revision(root: Path, run: Runner) -> str | None:
     head = run.run(["git", "-C", str(root), "rev-parse", "--verify", "HEAD"], env=env, check=False)
     if head.code:
         return None
-    changed = ["git", "-C", str(root), "status", "--porcelain", "--", ".", f":(exclude){LEDGER}"]
+    changed = ["git", "-C", str(root), "status", "--porcelain", "--", *_SOURCES]
     status = run.run(changed, env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
