@@ -256,8 +256,12 @@ def write_bake(
     """Write contexts and bake file into a folder. Returns the command that builds them."""
     locks = {lock.name for image in images for lock in (image.lock.build, image.lock.sbom)}
     config, workspace, run = job.config, job.workspace, job.run
+    network = workspace.network
+    if network.ca_bundle:
+        (folder / bake.CERTIFICATES).mkdir()
+        shutil.copyfile(network.ca_bundle, folder / bake.CERTIFICATES / bake.CA_FILE)
     tools = {name: str(install_tools(name, workspace, run)) for name in sorted(locks)}
-    shared = bool(workspace.network.compile_cache)
+    shared = bool(network.compile_cache)
     for image in images:
         context = image.context
         if shared and image.lock.sources:  # lets compilers reach the cache; not an input
@@ -265,10 +269,12 @@ def write_bake(
         # The files of an image do not depend on how its layers are packed.
         files = completed(context, version(config, replace(image, small=False)))
         write_context(files, folder / image.spec.id)
+        dockerfile = folder / image.spec.id / "Dockerfile"
+        dockerfile.write_text(bake.without_secrets(dockerfile.read_text(), network))
     document = bake.bake_file(job, images, parts, folder=folder, tools=tools, namespace=namespace)
     file = folder / bake.FILE
     file.write_text(json.dumps(document, indent=2) + "\n")
-    if not workspace.network.on_loopback:
+    if not network.on_loopback:
         return bake.bake_command((file,), job.options)
     host = folder / "docker-network.yaml"
     host.write_text(json.dumps(bake.host_network(images), indent=2) + "\n")

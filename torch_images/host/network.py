@@ -1,8 +1,9 @@
 """The host's network settings: CA bundle, proxies, package index.
 
-Builds use these without a trace in the image: the bundle and the index as BuildKit secrets, the
-proxies as predefined build arguments, which no layer and no history records. pip's own settings
-(`pip.conf`, PIP_FIND_LINKS, extra indexes) are ignored: they can shadow a published wheel.
+Builds use these without a trace in the image: the index as a BuildKit secret, the bundle as a bind
+mount, the proxies as predefined build arguments. No layer and no history records any of them. pip's
+own settings (`pip.conf`, PIP_FIND_LINKS, extra indexes) are ignored: they can shadow a published
+wheel.
 """
 
 from __future__ import annotations
