@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from tests.packages import make_deb
 from tests.servers import web_server
@@ -36,7 +37,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.inside.times import EPOCH
 from torch_images.locks.debs import DebLock, LockedDeb
-from torch_images.oci.layout import layout_digest, normalise, write_layout
+from torch_images.oci.layout import layout_digest, layout_layers, normalise, write_layout
 from torch_images.platforms import ARM64, native
 
 
@@ -295,4 +296,8 @@ def test_base_gets_its_final_name_when_complete(tmp_path: Path, root: Path) -> N
             maker.base(BASE, lock(deb))
         assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []
         run.fails = ""
-        assert maker.base(BASE, lock(deb)).layout.is_dir()
+        assert maker.layer(BASE, lock(deb)) is None
+        layout = maker.base(BASE, lock(deb)).layout
+    [blob] = layout_layers(layout)
+    tar = zstandard.ZstdDecompressor().decompressobj().decompress(blob.read_bytes())
+    assert maker.layer(BASE, lock(deb)) == f"sha256:{hashlib.sha256(tar).hexdigest()}"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.conftest import CONFIG, ROOT, T130
-from tests.unit.fakes import FakeEngine, FakeRunner, plan_of
+from tests.unit.fakes import FakeEngine, FakeRunner, plan_of, workspace_of
 from torch_images.build import build as build_images
 from torch_images.build import built, labels
 from torch_images.build.bake import (
@@ -20,6 +20,7 @@ from torch_images.build.bake import (
     bake_file,
     environment,
     host_network,
+    needs_no_secrets,
     without_secrets,
 )
 from torch_images.build.build import BuildResult, baked, revision
@@ -137,7 +138,10 @@ def test_bake_file_contains_no_secret(planned: tuple[ImagePlan, ...], root: Path
     assert "hunter2" not in str(document)
     [target, _] = document["target"].values()
     assert target["args"]["HTTPS_PROXY"] == "${HTTPS_PROXY}"
-    assert target["secret"] == ["type=env,id=index,env=TORCH_IMAGES_INDEX"]
+    assert target["secret"] == [
+        "type=env,id=index,env=TORCH_IMAGES_INDEX",
+        "type=file,id=ca,src=/etc/ca.pem",
+    ]
     assert target["contexts"]["certificates"] == str(root / "certificates")
 
 
@@ -158,6 +162,28 @@ def test_without_secrets_keeps_a_users_index(
     steps = old.count(f"{mount}secret,id=ca \\")
     assert steps
     assert len(old) - len(new) == steps * ((not index) + (not bundle))
+
+
+def test_every_secret_of_the_templates_is_known(root: Path) -> None:
+    """`without_secrets` looks for whole lines."""
+    templates = [path for path in (root / "docker").glob("*.j2") if path.name != "Standalone.j2"]
+    lines = {line for path in templates for line in path.read_text().splitlines()}
+    mount = "    --mount=type=secret,id="
+    assert {line for line in lines if "type=secret" in line} == {
+        f"{mount}{name} \\" for name in ("ca", "index", "compile")
+    }
+
+
+def test_secrets_stay_where_certificates_would_cost_a_cache(config: Config, root: Path) -> None:
+    """Of compiling, or of another machine: a mounted file is part of a step's key."""
+    pod, compiled = (
+        plan_of(config, root, variant="pod"),
+        plan_of(config, root, arch="12.0", source="fork"),
+    )
+    assert needs_no_secrets(pod, BuildOptions())
+    assert not needs_no_secrets(pod, BuildOptions(cache_from=("type=registry,ref=x",)))
+    assert not needs_no_secrets(pod, BuildOptions(cache_to=("type=registry,ref=x",)))
+    assert not needs_no_secrets(compiled, BuildOptions())
 
 
 def test_host_network_for_an_index_on_loopback(planned: tuple[ImagePlan, ...], root: Path) -> None:
@@ -270,12 +296,15 @@ def test_bake_expands_nothing_in_proxies(planned: tuple[ImagePlan, ...], tmp_pat
         assert target["args"]["HTTP_PROXY"] == "http://u:${X}@p:1"
 
 
-def test_revision_counts_what_enters_images(tmp_path: Path) -> None:
+def test_revision_counts_what_enters_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fifty lines of the ledger said "-dirty" for a link beside the clone's files.
 
     Those of one run of `build --stale` have one revision, though each changes the ledger.
     """
-    assert revision(tmp_path, Runner()) is None
+    workspace = workspace_of(tmp_path, tmp_path / "cache")
+    assert revision(workspace, Runner()) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
     others = [tmp_path / name for name in ("docs/ledger.csv", "scripts/bench/a.py", "README.md")]
     sources = [tmp_path / "images.yaml", tmp_path / "scripts/image/runtime/start.py"]
@@ -287,16 +316,22 @@ def test_revision_counts_what_enters_images(tmp_path: Path) -> None:
     for file in others:
         file.write_text("b")
     (tmp_path / ".venv").symlink_to(tmp_path)
-    clean = revision(tmp_path, Runner())
+    clean = revision(workspace, Runner())
     assert clean
     assert len(clean) == 40
     for file in sources:
         file.write_text("b")
-        assert revision(tmp_path, Runner()) == f"{clean}-dirty"
+        assert revision(workspace, Runner()) == f"{clean}-dirty"
         file.write_text("a")
+    elsewhere = workspace_of(tmp_path, tmp_path / "cache", locks=tmp_path / "docs")
+    assert revision(elsewhere, Runner()) == f"{clean}-dirty"
+    with monkeypatch.context() as mine:
+        mine.setenv("TORCH_IMAGES_CONFIG", str(tmp_path / "docs/mine.yaml"))
+        assert revision(workspace, Runner()) == f"{clean}-dirty"
+    assert revision(workspace, Runner()) == clean
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks/new.json").touch()
-    assert revision(tmp_path, Runner()) == f"{clean}-dirty"
+    assert revision(workspace, Runner()) == f"{clean}-dirty"
 
 
 def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import web_server
-from tests.unit.fakes import git, invoke
+from tests.unit.fakes import git, invoke, workspace_of
 from tests.unit.hostile import almost
 from torch_images.build.build import revision
 from torch_images.errors import (
@@ -169,7 +169,7 @@ def test_the_repository_that_git_is_at_work_in_stays(
         assert head == git(outer, "rev-parse", "HEAD")
     folder = check_out(repository, tmp_path / "cache", head)
     assert (folder / "file").read_text() == "outer"
-    assert revision(outer, Runner()) == head
+    assert revision(workspace_of(outer, tmp_path / "cache"), Runner()) == head
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name)
     assert before == (git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list"))

@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
+from tests.unit.conftest import T128
 from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from tests.unit.test_ledger import OLDER, RUNTIME, planned, spec
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job, Shown
 from torch_images.build.plan import lock_image
 from torch_images.config.types import Config
+from torch_images.fetch.bootstrap import BaseMaker
 from torch_images.host.buildx import Record
 from torch_images.host.runner import Runner
 from torch_images.layers.parent import PARENT_IMAGES, parent_name
 from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.pipeline import room
 from torch_images.pipeline.room import make_room
+
+NEWER_BASE = f"cu128-torch{T128}-trixie-runtime"
 
 
 class Disk(FakeEngine):
@@ -51,16 +55,21 @@ class Disk(FakeEngine):
     def add_parent(self, digit: str, *layers: str) -> None:
         name = parent_name(f"sha256:{digit * 64}")
         self.images.append(stored(digit, name))
-        self.layers[name] = ("base", *layers) if layers else ()
+        self.layers[name] = layers
 
     def add_layer(self, key: str, age: int) -> str:
         """A layer in the cache, unused for some seconds. Returns its diff id."""
         folder = self.workspace.cache / "layers" / key
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         facts = {"digest": f"sha256:{key}", "diff_id": f"diff {key}", "size": 1}
         (folder / "layer.json").write_text(json.dumps(facts))
         os.utime(folder, (10**9 - age, 10**9 - age))
         return f"diff {key}"
+
+    def chain(self, name: str, base: str = "") -> list[str]:
+        """The diff ids of an image's base and layers, which are then in the cache."""
+        layers = [self.add_layer(plan.key, 0) for plan in self.plans(name)]
+        return [base or spec(self.config, name).base.name, *layers]
 
     def plans(self, name: str) -> list[LayerPlan]:
         one = spec(self.config, name)
@@ -95,6 +104,7 @@ def disk(config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name).symlink_to(root / name)
     engine.add_parent("b")
     engine.add_parent("c")
+    monkeypatch.setattr(BaseMaker, "layer", lambda _, base, __: base.name)
     usage = shutil.disk_usage(tmp_path)
 
     def free() -> int:
@@ -104,11 +114,11 @@ def disk(config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return engine
 
 
-def layers_of(disk: Disk) -> str:
-    """Three layers in the cache, of which the next image needs the oldest. Returns its diff id."""
+def layers_of(disk: Disk) -> None:
+    """Three layers in the cache, of which the next image needs the oldest."""
     disk.add_layer("2" * 64, 0)
     disk.add_layer("1" * 64, 1)
-    return disk.add_layer(disk.plans(RUNTIME)[0].key, 2)
+    disk.add_layer(disk.plans(RUNTIME)[0].key, 2)
 
 
 def test_nothing_goes_while_there_is_room(disk: Disk) -> None:
@@ -132,17 +142,14 @@ def test_parent_images_go_before_layers(disk: Disk) -> None:
 
 def test_a_parent_image_stays_until_no_later_image_starts_from_it(disk: Disk) -> None:
     """The engine takes half a minute to unpack one again. The last one's goes first."""
-    chains = []
-    for name in (RUNTIME, OLDER):
-        diff_ids = [disk.add_layer(plan.key, 0) for plan in disk.plans(name)]
-        chains.append(diff_ids)
-    own, later = chains
+    own, later = disk.chain(RUNTIME), disk.chain(OLDER)
     disk.images.clear()
-    disk.add_parent("1", *own[:2])
+    disk.add_parent("1", *own[:3])
     disk.add_parent("2", *later)
-    disk.add_parent("3", *later[:1])
-    disk.add_parent("4", *reversed(own))
-    disk.enough = len(own) + len(later) + 3
+    disk.add_parent("3", *later[:2])
+    disk.add_parent("4", own[0], *reversed(own[1:]))
+    disk.add_parent("5", *disk.chain(RUNTIME, "another base"))
+    disk.enough = len(disk.cached()) + 3
     disk.make_room(OLDER)
     assert disk.parents() == "123"
     disk.enough -= 2
@@ -169,21 +176,26 @@ def test_layers_go_the_longest_unused_first(disk: Disk) -> None:
 
 
 def test_layers_of_later_images_go_last(disk: Disk) -> None:
+    """Those of the last image first."""
     layers_of(disk)
-    later = disk.plans(OLDER)[0].key
-    disk.add_layer(later, 3)
+    own, soon = disk.plans(RUNTIME)[0].key, disk.plans(OLDER)[0].key
+    late = disk.plans(NEWER_BASE)[0].key
+    for age, key in enumerate((late, soon)):
+        disk.add_layer(key, 3 + age)
+    disk.enough = 3
+    disk.make_room(OLDER, NEWER_BASE)
+    assert set(disk.cached()) == {own, soon, late}
     disk.enough = 2
-    disk.make_room(OLDER)
-    assert set(disk.cached()) == {disk.plans(RUNTIME)[0].key, later}
+    disk.make_room(OLDER, NEWER_BASE)
+    assert set(disk.cached()) == {own, soon}
 
 
 def test_buildkits_cache_of_parent_images_goes_before_layers(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records pin their layers: 50 GB stayed after all parent images were removed."""
-    own = layers_of(disk)
-    disk.add_parent("1", own)
-    disk.add_parent("2", *[disk.add_layer(plan.key, 0) for plan in disk.plans(OLDER)])
+    disk.add_parent("1", *disk.chain(RUNTIME)[:2])
+    disk.add_parent("2", *disk.chain(OLDER))
 
     def prune(ids: Collection[str], _: Runner) -> None:
         assert disk.parents() == "12"
@@ -215,7 +227,7 @@ def test_layers_count_as_unpacked_where_a_parent_image_has_them(
     """All in the cache were taken for unpacked, so nothing was removed, and the disk filled up."""
     image = planned(disk.config, disk.root)
     plans = disk.plans(RUNTIME)
-    own = [disk.add_layer(plan.key, 0) for plan in plans]
+    own = disk.chain(RUNTIME)
     asked: list[Collection[str]] = []
 
     def needed(config: Config, images: Any, there: Collection[str] = ()) -> int:
@@ -224,7 +236,8 @@ def test_layers_count_as_unpacked_where_a_parent_image_has_them(
 
     monkeypatch.setattr(room, "disk_needed", needed)
     disk.make_room()
-    disk.add_parent("1", own[0])
+    disk.add_parent("1", *own[:2])
+    disk.add_parent("2", "another base", *own[1:])
     disk.make_room()
     assert asked == [(), set(), (), {plans[0].key}]
     usage = shutil.disk_usage(disk.folder)

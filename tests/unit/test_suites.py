@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +192,22 @@ def test_examine_without_working_cuda_runs_no_check(
     assert caught.value.message == (f"CUDA does not work in a container with these GPUs: {reason}")
     assert not machine.commands
     machine.examine(root, tmp_path)
+
+
+def test_known_checks_do_not_run(root: Path, tmp_path: Path) -> None:
+    """With the command for the container, on a suite of two checks outside of one."""
+    machine = Machine()
+    machine.examine(root, tmp_path / "made", known=("test_a.py::test_known",))
+    suite = tmp_path / "suite/tests/container"
+    suite.mkdir(parents=True)
+    (suite / "pytest.ini").write_text("[pytest]")
+    (suite / "test_a.py").write_text("def test_known(): assert 0\n\ndef test_x(): pass\n")
+    [command] = machine.commands
+    words = [word.replace("/verify/", f"{tmp_path}/") for word in command[command.index("-m") :]]
+    words = [word for word in words if "junitxml" not in word]
+    words = [word for word in words if not word.endswith(".py") or Path(word).exists()]
+    done = Runner().run([sys.executable, *words, str(suite)])
+    assert "1 passed, 1 deselected" in done.output
 
 
 def test_examine_without_gpus_uses_one_container_inside(root: Path, tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def bake_file(
     """
     network, options = job.workspace.network, job.options
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
+    if network.ca_bundle:
+        secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
     certificates = {CERTIFICATES: str(folder / CERTIFICATES)} if network.ca_bundle else {}
     targets = {}
     for image in images:
@@ -102,6 +104,16 @@ def bake_file(
     if network.proxies:
         bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
     return bake
+
+
+def needs_no_secrets(image: LockedImage, options: BuildOptions) -> bool:
+    """Whether an image may be built by the Dockerfile of `without_secrets`.
+
+    A file that is mounted is part of a step's key in BuildKit's cache, where a secret is not. So
+    secrets stay where other certificates would cost hours of compiling, or the cache of another
+    machine.
+    """
+    return not (image.lock.sources or options.cache_from or options.cache_to)
 
 
 def without_secrets(dockerfile: str, network: Network) -> str:

@@ -23,7 +23,7 @@ from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import completed, render, write_context
-from torch_images.errors import CommandError, UnfinishedError, UsageError
+from torch_images.errors import CommandError, ConfigError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
@@ -34,6 +34,7 @@ from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import with_locked_trees
 from torch_images.locks.sources import LockedTree
+from torch_images.project import config_file
 
 # What decides the bytes of images, in a clone of this project.
 _SOURCES = ("docker", "images.yaml", "locks", "scripts/image", "torch_images")
@@ -258,8 +259,7 @@ def write_bake(
     config, workspace, run = job.config, job.workspace, job.run
     network = workspace.network
     if network.ca_bundle:
-        (folder / bake.CERTIFICATES).mkdir()
-        shutil.copyfile(network.ca_bundle, folder / bake.CERTIFICATES / bake.CA_FILE)
+        _copy_certificates(network.ca_bundle, folder / bake.CERTIFICATES)
     tools = {name: str(install_tools(name, workspace, run)) for name in sorted(locks)}
     shared = bool(network.compile_cache)
     for image in images:
@@ -269,8 +269,9 @@ def write_bake(
         # The files of an image do not depend on how its layers are packed.
         files = completed(context, version(config, replace(image, small=False)))
         write_context(files, folder / image.spec.id)
-        dockerfile = folder / image.spec.id / "Dockerfile"
-        dockerfile.write_text(bake.without_secrets(dockerfile.read_text(), network))
+        if bake.needs_no_secrets(image, job.options):
+            dockerfile = folder / image.spec.id / "Dockerfile"
+            dockerfile.write_text(bake.without_secrets(dockerfile.read_text(), network))
     document = bake.bake_file(job, images, parts, folder=folder, tools=tools, namespace=namespace)
     file = folder / bake.FILE
     file.write_text(json.dumps(document, indent=2) + "\n")
@@ -285,12 +286,27 @@ def write_bake(
     return command
 
 
-def revision(root: Path, run: Runner) -> str | None:
-    """The commit that `root` is at; None without git.
+def _copy_certificates(bundle: Path, folder: Path) -> None:
+    """Copy a CA bundle into a new folder, as the one file of a named context.
 
-    It ends in "-dirty" if files differ from it that can decide an image's bytes: `reproduce` then
-    refuses to build from it.
+    Raises ConfigError for one that this user cannot read.
     """
+    folder.mkdir(parents=True)
+    copy = folder / bake.CA_FILE
+    try:
+        copy.write_bytes(bundle.read_bytes())
+    except PermissionError:
+        raise ConfigError(f"{bundle} cannot be read", "let this user read it") from None
+    copy.chmod(0o644)  # BuildKit's key of a step has its mode
+
+
+def revision(workspace: Workspace, run: Runner) -> str | None:
+    """The commit that the project is at; None without git.
+
+    It ends in "-dirty" if files differ from it that can decide an image's bytes, or if images.yaml
+    or locks of another place are used: `reproduce` then refuses to build from it.
+    """
+    root = workspace.root
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
     env = git.environment()
@@ -299,4 +315,5 @@ def revision(root: Path, run: Runner) -> str | None:
         return None
     changed = ["git", "-C", str(root), "status", "--porcelain", "--", *_SOURCES]
     status = run.run(changed, env=env, check=False)
-    return head.output.strip() + ("-dirty" if status.output.strip() else "")
+    own = (config_file(root), workspace.locks) == (root / "images.yaml", root / "locks")
+    return head.output.strip() + ("" if own and not status.output.strip() else "-dirty")

@@ -33,12 +33,13 @@ def must_bootstrap(
     images: Sequence[LockedImage], workspace: Workspace, options: BuildOptions
 ) -> bool:
     """Whether a build of images makes a Debian base: whether the cache lacks one of theirs."""
-    bases = _bases(workspace, Runner(), options)
+    bases = base_maker(workspace, Runner(), options)
     own = all(image.spec.platform == native() for image in images)
     return not own or not all(bases.has(i.spec.base, i.lock.base) for i in images)
 
 
-def _bases(workspace: Workspace, run: Runner, options: BuildOptions) -> BaseMaker:
+def base_maker(workspace: Workspace, run: Runner, options: BuildOptions) -> BaseMaker:
+    """What makes the bases of builds with these options."""
     resolver = Resolver(
         root=workspace.root, network=workspace.network, run=run, mirrors=options.mirrors
     )
@@ -54,7 +55,7 @@ class Preparer:
     def __init__(self, job: Job) -> None:
         self._job = job
         space = job.workspace
-        bases = _bases(space, job.run, job.options)
+        bases = base_maker(space, job.run, job.options)
         where: dict[str, Any] = {"cache": space.cache, "network": space.network}
         self.base = cache(bases.base)
         self.debs = cache(bases.debs)

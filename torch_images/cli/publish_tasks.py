@@ -69,7 +69,7 @@ def push(options: Tag) -> verb.Result:
     moves, now = push_all(look, carry_out)
     sheet = describe(
         subject,
-        commit=revision(workspace.root, run) or "",
+        commit=revision(workspace, run) or "",
         references=[move.reference for move in moves if move.state != STAYS],
         indexes=indexes(now),
     )

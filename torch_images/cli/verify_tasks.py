@@ -34,7 +34,7 @@ class Verify(Image, Json):
     )
     record: bool = flag("if all checks pass, record it in docs/ledger.csv")
     no_cache: bool = flag(
-        "check all files and machine code again, even those that passed in another image"
+        "repeat every check, even what passed in another image with the same files"
     )
 
 
@@ -55,7 +55,7 @@ def verify(options: Verify) -> verb.Result:
             plan,
             proof,
             # Checks of the labels passed, so this commit builds the very image.
-            commit=revision(workspace.root, Runner()) or "",
+            commit=revision(workspace, Runner()) or "",
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             machine=measure(),
         )

@@ -90,6 +90,11 @@ class BaseMaker:
             not self.fresh and self._folder(base, lock, dpkg_options(self.resolver.root)).exists()
         )
 
+    def layer(self, base: Base, lock: DebLock) -> str | None:
+        """The diff id of a base's only layer; None if the cache lacks the base."""
+        folder = self._folder(base, lock, dpkg_options(self.resolver.root))
+        return oci.layout_diff_ids(folder)[0] if folder.exists() else None
+
     def debs(self, base: Base, lock: DebLock) -> Path:
         """A folder with the packages of a lock, each under its own file name."""
 

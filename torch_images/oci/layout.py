@@ -241,6 +241,12 @@ def layout_digest(folder: Path) -> str:
     return str(index["manifests"][0]["digest"])
 
 
+def layout_diff_ids(folder: Path) -> tuple[str, ...]:
+    """The digests of the unpacked layers of a layout, the lowest first."""
+    config = _document(folder, _manifest_of(folder)["config"]["digest"])
+    return tuple(config["rootfs"]["diff_ids"])
+
+
 def _manifest_of(folder: Path) -> dict[str, Any]:
     return _document(folder, layout_digest(folder))
 

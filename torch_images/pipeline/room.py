@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch_images.build.built import ours
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.job import Job
 from torch_images.build.plan import LockedImage, lock_image
+from torch_images.build.prepare import base_maker
 from torch_images.config.image import ImageSpec
 from torch_images.errors import LockError, UsageError
 from torch_images.host.buildx import cache_records, forget
@@ -25,6 +26,21 @@ from torch_images.maintain import gc
 
 _NEVER = 1_000_000  # the turn of a parent image that no image starts from
 _CHECKS = 2_000_000_000  # bytes for the containers of checks that run meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stack:
+    """What an image starts from: the plans of its layers of wheels.
+
+    `chain` has the diff ids of the base and of these layers, None for one that the cache lacks.
+    """
+
+    plans: Sequence[LayerPlan]
+    chain: tuple[str | None, ...]
+
+    def names(self) -> set[str]:
+        """The names of its layers in the cache."""
+        return {f"{Part.LAYERS}/{plan.key}" for plan in self.plans}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +63,18 @@ def make_room(
     In this order: parent images that neither it nor `later` ones start from; what BuildKit keeps
     of this project; parent images of `later`, the last one's first; images whose checks run, for
     which `wait` waits while it returns True; layers in the cache that are not the image's, those
-    of `later` images last. BuildKit's cache of other projects stays.
+    that are used soonest last. BuildKit's cache of other projects stays.
     """
     engine, cache = job.engine, job.workspace.cache
     root = engine.local_root()
     if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + _CHECKS:
         return
-    stacks = [all_plans(job.config, image.spec, image.lock), *(_plans(job, s) for s in later)]
+    stacks = [_stack(job, image), *_stacks(job, later)]
     parents = sorted(_parents(job, stacks), key=lambda parent: (-parent.turn, parent.item.used))
     # Layers in the cache are in the engine only as long as a parent image there has them.
     own = {layer for parent in parents if not parent.turn for layer in parent.layers}
-    there = {key for key, layer in cached(stacks[0], cache).items() if layer in own}
+    next_ones = zip(stacks[0].plans, stacks[0].chain[1:], strict=True)
+    there = {plan.key for plan, layer in next_ones if layer in own}
     needed = disk_needed(job.config, [image], there) + _CHECKS
 
     def short() -> bool:
@@ -85,51 +102,55 @@ def make_room(
     )
 
 
-def _plans(job: Job, spec: ImageSpec) -> Sequence[LayerPlan]:
-    try:
-        return all_plans(job.config, spec, lock_image(job.config, spec, job.workspace.locks).lock)
-    except LockError:  # it will not be built
-        return ()
+def _stack(job: Job, image: LockedImage) -> _Stack:
+    cache = job.workspace.cache
+    plans = all_plans(job.config, image.spec, image.lock)
+    layers = cached(plans, cache)
+    bases = base_maker(job.workspace, job.run, job.options)
+    base = bases.layer(image.spec.base, image.lock.base)
+    return _Stack(plans=plans, chain=(base, *(layers.get(plan.key) for plan in plans)))
 
 
-def _parents(job: Job, stacks: Sequence[Sequence[LayerPlan]]) -> list[_Parent]:
+def _stacks(job: Job, specs: Sequence[ImageSpec]) -> Iterator[_Stack]:
+    """The stacks of images, without those that lack a lock: they will not be built."""
+    for spec in specs:
+        with contextlib.suppress(LockError):
+            yield _stack(job, lock_image(job.config, spec, job.workspace.locks))
+
+
+def _parents(job: Job, stacks: Sequence[_Stack]) -> Iterator[_Parent]:
     """The parent images that no container uses, and which of the images start from them.
 
-    `stacks` are the layers of the images, the next one's first.
+    `stacks` are those of the images, the next one's first.
     """
-    engine, cache = job.engine, job.workspace.cache
-    layers = cached({plan for stack in stacks for plan in stack}, cache)
-    chains = [[layers.get(plan.key) for plan in stack] for stack in stacks]
-    parents = []
-    for image in engine.details(ours(cache, engine)):
+    engine = job.engine
+    for image in engine.details(ours(job.workspace.cache, engine)):
         name = parent_name(image.id)
         if image.in_use or name not in image.tags:
             continue
-        own: tuple[str, ...] = ()
+        layers: tuple[str, ...] = ()
         with contextlib.suppress(UsageError):  # it is gone
-            own = engine.inspect(name).layers
-        above = [*own[1:]]  # the first is the base's
+            layers = engine.inspect(name).layers
         turns = (
-            turn for turn, chain in enumerate(chains) if above and chain[: len(above)] == above
+            turn
+            for turn, stack in enumerate(stacks)
+            if layers and stack.chain[: len(layers)] == layers
         )
-        parents.append(
-            _Parent(
-                item=gc.of_image(image, lambda now: not now.in_use, name),
-                layers=own,
-                turn=next(turns, _NEVER),
-            )
+        yield _Parent(
+            item=gc.of_image(image, lambda now: not now.in_use, name),
+            layers=layers,
+            turn=next(turns, _NEVER),
         )
-    return parents
 
 
-def _layers(job: Job, stacks: Sequence[Sequence[LayerPlan]]) -> list[gc.Item]:
-    """The layers of the cache that the next image lacks, those of later ones last."""
-    own, *others = ({f"{Part.LAYERS}/{plan.key}" for plan in stack} for stack in stacks)
-    later: Collection[str] = set().union(*others)
-    items = [
-        item for item in gc.cache(job.workspace.cache) if item.name.startswith(f"{Part.LAYERS}/")
-    ]
+def _layers(job: Job, stacks: Sequence[_Stack]) -> list[gc.Item]:
+    """The layers of the cache that the next image lacks, those that are used soonest last."""
+    turns: dict[str, int] = {}
+    for turn, stack in enumerate(stacks):
+        for name in stack.names():
+            turns.setdefault(name, turn)
+    items = [i for i in gc.cache(job.workspace.cache) if i.name.startswith(f"{Part.LAYERS}/")]
     return sorted(
-        (item for item in items if item.name not in own),
-        key=lambda item: (item.name in later, item.used),
+        (item for item in items if turns.get(item.name, _NEVER)),
+        key=lambda item: (-turns.get(item.name, _NEVER), item.used),
     )

@@ -111,7 +111,7 @@ class StaleRun:
     ) -> _Built | Outcome:
         """Build an image while `checks` of others run, if the disk has room for all."""
         job, root, inputs = self.job, self.job.workspace.root, ""
-        commit = revision(root, job.run) or ""
+        commit = revision(job.workspace, job.run) or ""
         with ExitStack() as lock:
             try:
                 image = lock_image(job.config, spec, job.workspace.locks)

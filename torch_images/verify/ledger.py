@@ -41,10 +41,10 @@ class Line:
     """A line of the ledger: an image that passed its checks, or could not be built.
 
     `inputs`: the hash of its build context. `commit`: the project's commit that it was built from,
-    with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
-    these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
-    number and name, e.g. "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
-    for a run without GPUs. `missing`: why the image could not be built, "" if it was. `programs`:
+    see `build.revision`. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of these,
+    those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`: number and
+    name, e.g. "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are "" for a run without
+    GPUs. `missing`: why the image could not be built, "" if it was. `programs`:
     with which torch, Python and system tests/programs passed, see programs.py; "" if unknown.
     """
 

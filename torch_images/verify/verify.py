@@ -24,7 +24,6 @@ from torch_images.build.render import ENTRYPOINT, WORKSPACE, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host import outputs
-from torch_images.host.cache import write
 from torch_images.host.emulation import check_platform
 from torch_images.host.gpus import Request
 from torch_images.host.workspace import Workspace
@@ -160,7 +159,7 @@ def verify(
     passed = {line.programs for line in ledger.read(workspace.root)}
     records = Records(workspace, expected, machine, passed)
     compiled = compilers.record(plan, workspace)
-    known = compilers.CHECKS if emulated and compiled.exists() and not fresh else ()
+    known = emulated and compiled.exists() and not fresh
     subject = Subject(
         job=job,
         info=info,
@@ -168,7 +167,7 @@ def verify(
         gpus=gpus,
         emulated=emulated,
         unchanged=unchanged(info, workspace, engine, fresh=fresh),
-        known=known,
+        known=compilers.CHECKS if known else (),
         own=plan.spec.own,
     )
     with job.shown.still(lambda: f"verifying {plan.spec.id}"):
@@ -183,7 +182,7 @@ def verify(
         digest=info.id,
         id=plan.spec.id,
         suite=suite,
-        checks=result.checks,
+        checks=(*result.checks, *(compilers.left_out(compiled) if known else ())),
         observed=result.observed,
         seconds=round(time.monotonic() - started, 1),
         processor_seconds=round(_processor_seconds() - used + result.processor_seconds, 1),
@@ -191,8 +190,8 @@ def verify(
         programs="" if records.missing() else records.identity,
     )
     write_report(report, workspace)
-    if report.passed and emulated and not known:
-        write(compiled, f"{info.id}\n")
+    if emulated and not known:
+        compilers.keep(compiled, info.id, passed=report.passed)
     return report
 
 
