@@ -207,6 +207,29 @@ def test_build_stale_records_an_unavailable_image(
     )
 
 
+def test_nothing_goes_from_the_disk_for_an_unavailable_image(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run waited a minute for room for each image whose compat package no mirror had."""
+    error = NetworkError("no mirror could be reached")
+
+    class Inputs:
+        def __init__(self, _: Job) -> None: ...
+
+        def first(self, images: Sequence[LockedImage]) -> None:
+            if images[0].spec.id == OLDER:
+                raise error
+
+    def make_room(_: Job, image: LockedImage, *__: object) -> None:
+        stand.log.append(f"room {image.spec.id}")
+
+    monkeypatch.setattr(stale, "Preparer", Inputs)
+    monkeypatch.setattr(stale, "make_room", make_room)
+    assert [one.error for one in stand.outcomes(OLDER, RUNTIME)] == [error, None]
+    assert f"room {RUNTIME}" in stand.log
+    assert f"room {OLDER}" not in stand.log
+
+
 @pytest.mark.parametrize("step", ["build", "check"])
 def test_build_stale_records_no_failed_image(stand: Stand, step: str) -> None:
     error = {"build": BuildError("gcc ended"), "check": VerifyError("3 checks failed")}[step]

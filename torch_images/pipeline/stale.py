@@ -18,6 +18,7 @@ from threading import Lock
 from torch_images.build.build import BuildResult, build, revision
 from torch_images.build.job import Job
 from torch_images.build.plan import lock_image, plan_image
+from torch_images.build.prepare import Preparer
 from torch_images.config.image import ImageSpec
 from torch_images.errors import (
     DiskError,
@@ -116,6 +117,7 @@ class StaleRun:
             try:
                 image = lock_image(job.config, spec, job.workspace.locks)
                 inputs = plan_image(job.config, image, root).identity
+                Preparer(job).first([image])  # if it fails, nothing need go from the disk
                 make_room(job, image, later, lambda: _wait_for_one(checks))
                 lock.enter_context(undisturbed(job, [image]))
                 [result] = build(job, [image])
