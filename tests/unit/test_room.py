@@ -27,6 +27,7 @@ from torch_images.pipeline import room
 from torch_images.pipeline.room import make_room
 
 NEWER_BASE = f"cu128-torch{T128}-trixie-runtime"
+SIZE = 1000  # bytes of each layer in the cache
 
 
 class Disk(FakeEngine):
@@ -61,7 +62,7 @@ class Disk(FakeEngine):
         """A layer in the cache, unused for some seconds. Returns its diff id."""
         folder = self.workspace.cache / "layers" / key
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"digest": f"sha256:{key}", "diff_id": f"diff {key}", "size": 1}
+        facts = {"digest": f"sha256:{key}", "diff_id": f"diff {key}", "size": SIZE}
         (folder / "layer.json").write_text(json.dumps(facts))
         os.utime(folder, (10**9 - age, 10**9 - age))
         return f"diff {key}"
@@ -219,6 +220,21 @@ def test_checks_are_awaited_before_layers_go(disk: Disk) -> None:
     disk.make_room(checks=2)
     assert disk.log.count("wait") == 3
     assert len(disk.cached()) == 2
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_copy_in_the_cache_needs_no_more_room(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    plans = disk.plans(RUNTIME)
+    for plan in plans:
+        disk.add_layer(plan.key, 0)
+    whole = disk_needed(disk.config, [planned(disk.config, disk.root)])
+    free = whole + 2_000_000_000 - len(plans) * SIZE - missing
+    usage = shutil.disk_usage(disk.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    disk.make_room()
+    assert disk.parents() == ("" if missing else "bc")
 
 
 def test_layers_count_as_unpacked_where_a_parent_image_has_them(

@@ -101,10 +101,10 @@ def making(
             wait([layer for layer in ours.values() if not layer.cancelled()], GRACE)
 
 
-def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
-    """The diff id of each layer that the cache has, by the key of its plan."""
+def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, Layer]:
+    """The layers that the cache has, by the key of their plan."""
     folder = cache / Part.LAYERS
-    return {p.key: _read(p, folder).layer.diff_id for p in plans if (folder / p.key).exists()}
+    return {p.key: _read(p, folder).layer for p in plans if (folder / p.key).exists()}
 
 
 def files_of_layers(diff_ids: Collection[str], cache: Path) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_images.build.built import ours
@@ -23,6 +23,7 @@ from torch_images.layers.make import cached
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.maintain import gc
+from torch_images.oci.layout import Layer
 
 _NEVER = 1_000_000  # the turn of a parent image that no image starts from
 _CHECKS = 2_000_000_000  # bytes for the containers of checks that run meanwhile
@@ -30,13 +31,21 @@ _CHECKS = 2_000_000_000  # bytes for the containers of checks that run meanwhile
 
 @dataclass(frozen=True, kw_only=True)
 class _Stack:
-    """What an image starts from: the plans of its layers of wheels.
+    """What an image starts from: the diff id of its base, and the plans of its layers of wheels.
 
-    `chain` has the diff ids of the base and of these layers, None for one that the cache lacks.
+    `ready` are the layers that the cache has, by the key of their plan. `base` is None for one that
+    it lacks.
     """
 
+    base: str | None
     plans: Sequence[LayerPlan]
-    chain: tuple[str | None, ...]
+    ready: Mapping[str, Layer]
+
+    def begins(self, diff_ids: Sequence[str]) -> bool:
+        """Whether these are the lowest ones, from the base up."""
+        layers = (self.ready.get(plan.key) for plan in self.plans)
+        own = (self.base, *(layer and layer.diff_id for layer in layers))
+        return bool(diff_ids) and own[: len(diff_ids)] == (*diff_ids,)
 
     def names(self) -> set[str]:
         """The names of its layers in the cache."""
@@ -73,9 +82,13 @@ def make_room(
     parents = sorted(_parents(job, stacks), key=lambda parent: (-parent.turn, parent.item.used))
     # Layers in the cache are in the engine only as long as a parent image there has them.
     own = {layer for parent in parents if not parent.turn for layer in parent.layers}
-    next_ones = zip(stacks[0].plans, stacks[0].chain[1:], strict=True)
-    there = {plan.key for plan, layer in next_ones if layer in own}
+    ready = stacks[0].ready
+    there = {key for key, layer in ready.items() if layer.diff_id in own}
     needed = disk_needed(job.config, [image], there) + _CHECKS
+    # On another disk, files of the cache do not fill this one.
+    same_disk = cache.stat().st_dev == root.stat().st_dev
+    if same_disk:  # the estimate counts a copy in the cache of each layer that is not in the engine
+        needed -= sum(layer.size for key, layer in ready.items() if key not in there)
 
     def short() -> bool:
         return shutil.disk_usage(root).free < needed
@@ -92,8 +105,6 @@ def make_room(
     parents_gone += remove(parent.item for parent in parents if 0 < parent.turn < _NEVER)
     while short() and wait():
         pass
-    # On another disk, files of the cache do not fill this one.
-    same_disk = cache.stat().st_dev == root.stat().st_dev
     layers_gone = remove(_layers(job, stacks) if same_disk and short() else ())
     job.shown.say(
         f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
@@ -103,12 +114,13 @@ def make_room(
 
 
 def _stack(job: Job, image: LockedImage) -> _Stack:
-    cache = job.workspace.cache
     plans = all_plans(job.config, image.spec, image.lock)
-    layers = cached(plans, cache)
     bases = base_maker(job.workspace, job.run, job.options)
-    base = bases.layer(image.spec.base, image.lock.base)
-    return _Stack(plans=plans, chain=(base, *(layers.get(plan.key) for plan in plans)))
+    return _Stack(
+        base=bases.layer(image.spec.base, image.lock.base),
+        plans=plans,
+        ready=cached(plans, job.workspace.cache),
+    )
 
 
 def _stacks(job: Job, specs: Sequence[ImageSpec]) -> Iterator[_Stack]:
@@ -131,11 +143,7 @@ def _parents(job: Job, stacks: Sequence[_Stack]) -> Iterator[_Parent]:
         layers: tuple[str, ...] = ()
         with contextlib.suppress(UsageError):  # it is gone
             layers = engine.inspect(name).layers
-        turns = (
-            turn
-            for turn, stack in enumerate(stacks)
-            if layers and stack.chain[: len(layers)] == layers
-        )
+        turns = (turn for turn, stack in enumerate(stacks) if stack.begins(layers))
         yield _Parent(
             item=gc.of_image(image, lambda now: not now.in_use, name),
             layers=layers,
