@@ -52,7 +52,7 @@ def keep(path: Path, digest: str, *, passed: bool) -> None:
 
 def left_out(path: Path) -> tuple[Check, ...]:
     """CHECKS as a report shows them that did not run because of a record."""
-    message = f"passed with the same packages in {used(path).read_text().strip()}"
+    message = f"no failure with the same packages in {used(path).read_text().strip()}"
     names = (check.replace(".py::", "/") for check in CHECKS)
     return tuple(
         Check(name=f"container/{name}", outcome="skipped", seconds=0, message=message)
