@@ -23,7 +23,7 @@ from torch_images.build.bake import (
     needs_no_secrets,
     without_secrets,
 )
-from torch_images.build.build import BuildResult, baked, revision
+from torch_images.build.build import BuildResult, baked, revision, write_bake
 from torch_images.build.input_labels import OURS
 from torch_images.build.job import BuildOptions, Job
 from torch_images.build.plan import (
@@ -38,6 +38,7 @@ from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import (
     BuildError,
+    ConfigError,
     DiskError,
     EngineError,
     LockError,
@@ -162,6 +163,21 @@ def test_without_secrets_keeps_a_users_index(
     steps = old.count(f"{mount}secret,id=ca \\")
     assert steps
     assert len(old) - len(new) == steps * ((not index) + (not bundle))
+
+
+def test_a_bundle_that_cannot_be_read_is_named(
+    planned: tuple[ImagePlan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    space = replace(workspace_of(tmp_path, tmp_path), network=Network(ca_bundle=bundle))
+    job = Job(config=CONFIG, workspace=space, engine=FakeEngine(), run=FakeRunner())
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ConfigError, match=rf"^{bundle} cannot be read; let this user read it"):
+        write_bake(job, planned, {}, folder=tmp_path / "bake")
 
 
 def test_every_secret_of_the_templates_is_known(root: Path) -> None:

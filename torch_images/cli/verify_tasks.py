@@ -34,7 +34,7 @@ class Verify(Image, Json):
     )
     record: bool = flag("if all checks pass, record it in docs/ledger.csv")
     no_cache: bool = flag(
-        "repeat every check, even what passed in another image with the same files"
+        "check files, machine code and compilers again, even those that passed in another image"
     )
 
 

@@ -158,8 +158,8 @@ def verify(
         check_platform(plan.spec.platform, machine=machine)
     passed = {line.programs for line in ledger.read(workspace.root)}
     records = Records(workspace, expected, machine, passed)
-    compiled = compilers.record(plan, workspace)
-    known = emulated and compiled.exists() and not fresh
+    compiled = compilers.record(plan, workspace) if emulated else None
+    known = bool(compiled and compiled.exists() and not fresh)
     subject = Subject(
         job=job,
         info=info,
@@ -182,7 +182,7 @@ def verify(
         digest=info.id,
         id=plan.spec.id,
         suite=suite,
-        checks=(*result.checks, *(compilers.left_out(compiled) if known else ())),
+        checks=(*result.checks, *(compilers.left_out(compiled) if compiled and known else ())),
         observed=result.observed,
         seconds=round(time.monotonic() - started, 1),
         processor_seconds=round(_processor_seconds() - used + result.processor_seconds, 1),
@@ -190,7 +190,7 @@ def verify(
         programs="" if records.missing() else records.identity,
     )
     write_report(report, workspace)
-    if emulated and not known:
+    if compiled and not known:
         compilers.keep(compiled, info.id, passed=report.passed)
     return report
 
