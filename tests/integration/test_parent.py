@@ -29,12 +29,14 @@ CONTAINERD = (
 )
 
 
-def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, str]:
-    """Those of one image, on an empty base."""
+def contexts(
+    parents: ParentImages, groups: Mapping[str, Layers], file: str = "base"
+) -> dict[str, str]:
+    """Those of one image, on a base with one file."""
     with tempfile.TemporaryDirectory() as folder:
         tree, base = Path(folder, "tree"), Future[Path]()
-        with tarfile.open(tree, "w"):
-            pass
+        with tarfile.open(tree, "w") as archive:
+            archive.addfile(tarfile.TarInfo(file))
         write_layout(Path(folder, "base"), tree, history="the base")
         base.set_result(Path(folder, "base"))
         request = ParentRequest(groups=groups, base=base, compiles=False)
@@ -93,6 +95,24 @@ def test_build_from_a_parent_image(
         assert list(engine.inspect(name).layers[1:3]) == diff_ids
     finally:
         engine.untag(name)
+
+
+def test_layers_stay_after_the_parent_image_that_brought_them(
+    parents: ParentImages, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """The engine gets them once for both bases, and keeps them for the second."""
+    [first] = contexts(parents, {"x": layers}).values()
+    for each in layers:  # nobody could hand them over again
+        each.result().path.unlink()
+    later = ParentImages(tmp_path / "cache", engine)
+    [second] = contexts(later, {"x": layers}, "another").values()
+    assert first != second
+    engine.untag(first.removeprefix("docker-image://"))
+    saved = tmp_path / "saved.tar"
+    runner.run(["docker", "save", "--output", str(saved), second.removeprefix("docker-image://")])
+    with tarfile.open(saved) as archive:
+        blobs = {Path(name).name for name in archive.getnames()}
+    assert {each.result().layer.digest.removeprefix("sha256:") for each in layers} <= blobs
 
 
 def test_remove_prunes_a_parent_image(

@@ -18,6 +18,7 @@ import pytest
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
+from torch_images.host.image_info import ListedImage
 from torch_images.host.network import Network
 from torch_images.layers.make import making
 from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, ParentRequest
@@ -36,6 +37,11 @@ class StandInEngine:
 
     def digest(self, image: str) -> str | None:
         return self.images.get(image)
+
+    def listed(self) -> tuple[ListedImage, ...]:
+        return tuple(
+            ListedImage(id=digest, tags=(name,), labels={}) for name, digest in self.images.items()
+        )
 
     def untag(self, reference: str) -> None:
         del self.images[reference]
@@ -63,16 +69,17 @@ class StandInEngine:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Layout:
+    return bootstrapped(tmp_path, "base")
+
+
+def bootstrapped(tmp_path: Path, name: str) -> Layout:
+    """A base; its name is its only file."""
+    with tarfile.open(tmp_path / "tree", "w") as tree:
+        tree.addfile(tarfile.TarInfo(name))
+    write_layout(tmp_path / name, tmp_path / "tree", history="the base", env=("PATH=/bin",))
     ready: Layout = Future()
-    ready.set_result(bootstrapped(tmp_path))
+    ready.set_result(tmp_path / name)
     return ready
-
-
-def bootstrapped(tmp_path: Path) -> Path:
-    with tarfile.open(tmp_path / "tree", "w"):
-        pass
-    write_layout(tmp_path / "base", tmp_path / "tree", history="the base", env=("PATH=/bin",))
-    return tmp_path / "base"
 
 
 @pytest.fixture
@@ -159,6 +166,36 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
     assert contexts(store(tmp_path, engine), groups, base, compiles=True) == loaded
     assert len(engine.loads) == 2
+
+
+@pytest.mark.parametrize(
+    ("happens", "again"),
+    [
+        (lambda *_: None, False),
+        (lambda engine, _: engine.images.clear(), True),
+        (lambda _, manifest: manifest.unlink(), True),
+        (lambda _, manifest: manifest.write_bytes(manifest.read_bytes() + b" "), True),
+    ],
+    ids=["stays", "is removed", "without a manifest", "with another manifest"],
+)
+def test_an_engine_gets_no_blob_of_another_parent_image(
+    base: Layout,
+    layers: Layers,
+    tmp_path: Path,
+    *,
+    happens: Callable[[StandInEngine, Path], object],
+    again: bool,
+) -> None:
+    """The same libraries on another base, as long as the engine has those of an earlier build."""
+    engine = StandInEngine()
+    contexts(store(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    [manifest] = (tmp_path / "c" / "parents").glob("*.json")
+    happens(engine, manifest)
+    other = bootstrapped(tmp_path, "other")
+    contexts(store(tmp_path, engine), {"cuda": layers}, other, compiles=False)
+    sent = {layer.result().layer.digest.removeprefix("sha256:") for layer in layers}
+    assert (sent <= engine.loads[-1]) is again
+    assert again or not sent & engine.loads[-1]
 
 
 def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Part(enum.StrEnum):
     INPUTS = "inputs"  # the hashes of images' inputs, verify/ledger.py
     LAYERS = "layers"  # layers made of wheels, layers/make.py
     LISTINGS = "listings"  # output of cuobjdump for a library, verify/listings.py
-    PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
+    PARENTS = "parents"  # parent images as OCI layouts, or manifests alone, layers/parent.py
     PROGRAMS = "programs"  # passed runs of tests/programs, verify/programs.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py

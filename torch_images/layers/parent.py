@@ -6,8 +6,11 @@ build's own steps and containers use them; nothing packs them again.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.host import tars
-from torch_images.host.cache import Part, filling, used
+from torch_images.host.cache import Part, filling, used, write
 from torch_images.host.engine import Engine
 from torch_images.host.workers import check_broken_off, workers
 from torch_images.layers.make import ReadyLayer
@@ -104,9 +107,31 @@ class ParentImages:
         else:
             missing = True
         if missing:
+            self._loaded |= self._had(engine)
             engine.load(self._archive(base, layers))
         self._loaded |= {digest for part in _completed(base, layers) for _, digest in _blobs(part)}
-        return parent_name(_stacked(base, layers).digest)
+        image = _stacked(base, layers)
+        write(self._manifest(image.digest), image.documents[1].decode())
+        return parent_name(image.digest)
+
+    def _had(self, engine: Engine) -> set[str]:
+        """The blobs of the parent images in an engine, by their manifests in the cache.
+
+        The engine would write and hash each of them again: the same libraries on another base.
+        """
+        blobs = set[str]()
+        for image in engine.listed():
+            if parent_name(image.id) in image.tags:
+                with contextlib.suppress(FileNotFoundError):
+                    manifest = self._manifest(image.id).read_bytes()
+                    if f"sha256:{hashlib.sha256(manifest).hexdigest()}" == image.id:
+                        listed = json.loads(manifest)["layers"]
+                        blobs |= {each["digest"].removeprefix("sha256:") for each in listed}
+        return blobs
+
+    def _manifest(self, digest: str) -> Path:
+        """The file of the cache with the manifest of a parent image that an engine has."""
+        return self._cache / Part.PARENTS / f"{digest.removeprefix('sha256:')}.json"
 
     def _archive(self, base: Layout, layers: Layers) -> Iterator[bytes]:
         """Yield the tar of an OCI layout: each blob when it is ready, then index and manifest."""

@@ -250,7 +250,8 @@ def inside(subject: Subject, folder: str, modules: Sequence[str]) -> SuiteResult
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
         container.exec("mkdir", "-p", _INSIDE)
-        container.put(_INSIDE, _luggage(subject, container))
+        lists = _listings(subject, container) if folder == "container" else {}
+        container.put(_INSIDE, _luggage(subject) | lists)
         env = {
             "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -298,24 +299,29 @@ def _end(output: str) -> str:
     return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 
 
-def _luggage(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
-    """The files for the container: pytest, the suite, the claim, and lists of machine code."""
-    job, claim = subject.job, subject.claim
+def _luggage(subject: Subject) -> dict[str, bytes]:
+    """The files for a container: pytest, the suites, and the claim."""
+    job = subject.job
     site = install_tools("tools-verify", job.workspace, job.run)
     files = {f"site/{name}": data for name, data in files_below(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(job.workspace.root).items()}
     own = own_checks(subject.own) if subject.own else {}
     files |= {f"suite/tests/{_OWN}/{name}": data for name, data in own.items()}
-    files["expected.json"] = json.dumps(claim).encode()
+    return files | {"expected.json": json.dumps(subject.claim).encode()}
+
+
+def _listings(subject: Subject, container: RunningContainer) -> dict[str, bytes]:
+    """The lists of machine code that tests/container reads."""
+    job = subject.job
     lists = listings(
         container,
-        str(claim["site_packages"]),
+        str(subject.claim["site_packages"]),
         job.workspace,
         job.run,
         emulated=subject.emulated,
         fresh=job.options.no_cache,
     )
-    return files | {f"listings/{name}": data for name, data in lists.items()}
+    return {f"listings/{name}": data for name, data in lists.items()}
 
 
 def _modules(root: Path, *, gpus: bool) -> list[str]:
