@@ -76,7 +76,7 @@ class Disk(FakeEngine):
         one = spec(self.config, name)
         return all_plans(self.config, one, lock_image(self.config, one, self.root / "locks").lock)
 
-    def make_room(self, *later: str, checks: int = 0) -> list[str]:
+    def make_room(self, *later: str, checks: int = 0, building: str = "") -> list[str]:
         """Make room for RUNTIME, before others, with running checks. Returns what was freed."""
         checks_left = [None] * checks
 
@@ -92,7 +92,8 @@ class Disk(FakeEngine):
             shown=Shown(say=self.log.append),
         )
         image = planned(self.config, self.root)
-        make_room(job, image, [spec(self.config, name) for name in later], wait)
+        now = planned(self.config, self.root, building) if building else None
+        make_room(job, image, [spec(self.config, name) for name in later], wait, now)
         return [line.partition(";")[0] for line in self.log if line.startswith("freed disk")]
 
 
@@ -159,6 +160,32 @@ def test_a_parent_image_stays_until_no_later_image_starts_from_it(disk: Disk) ->
     disk.enough = 0
     disk.make_room(OLDER)
     assert disk.parents() == "1"
+
+
+def test_parent_images_of_an_image_that_is_built_stay(disk: Disk) -> None:
+    """Its build would fail without, whatever comes later."""
+    own = disk.chain(OLDER)
+    disk.add_parent("1", *own[:2])
+    disk.add_parent("2", *own)
+    disk.make_room(building=OLDER)
+    assert disk.parents() == "12"
+    disk.make_room()
+    assert disk.parents() == ""
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_steps_of_an_image_that_is_built_need_room_too(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """Not its layers, which are unpacked by then."""
+    whole = disk_needed(disk.config, [planned(disk.config, disk.root)])
+    there = [plan.key for plan in disk.plans(OLDER)]
+    steps = disk_needed(disk.config, [planned(disk.config, disk.root, OLDER)], there)
+    usage = shutil.disk_usage(disk.folder)
+    free = whole + steps + 2_000_000_000 - missing
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    disk.make_room(building=OLDER)
+    assert disk.parents() == ("" if missing else "bc")
 
 
 def test_layers_go_the_longest_unused_first(disk: Disk) -> None:

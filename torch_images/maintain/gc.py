@@ -37,6 +37,8 @@ _STEP = re.compile(
     r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
 
+_MOUNT = "cached mount "  # begins the description of a cache mount, as of bytecode
+
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
@@ -233,7 +235,8 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     """The entries of BuildKit's cache that steps of this project made, with what they build on.
 
     They hold the layers of a removed image, so without this its disk does not come back. Steps
-    that compile torch take hours and stay, and so does what another project builds on.
+    that compile torch take hours and stay, and so do cache mounts, which hold no layers, and what
+    another project builds on.
     """
     parents = {record.id: record.parents for record in records}
 
@@ -246,7 +249,7 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
         return known
 
     steps = {record.id: record.step for record in records if record.step}
-    ours = {name for name, step in steps.items() if _STEP.search(step)}
+    ours = {n for n, step in steps.items() if _STEP.search(step) and not step.startswith(_MOUNT)}
     return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
 
 

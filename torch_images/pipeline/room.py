@@ -65,18 +65,26 @@ class _Parent:
 
 
 def make_room(
-    job: Job, image: LockedImage, later: Sequence[ImageSpec], wait: Callable[[], bool]
+    job: Job,
+    image: LockedImage,
+    later: Sequence[ImageSpec],
+    wait: Callable[[], bool],
+    building: LockedImage | None = None,
 ) -> None:
     """If the disk is too small for an image, remove what can be made again; no more than needed.
 
     In this order: parent images that neither it nor `later` ones start from; what BuildKit keeps
     of this project; parent images of `later`, the last one's first; images whose checks run, for
     which `wait` waits while it returns True; layers in the cache that are not the image's, those
-    that are used soonest last. BuildKit's cache of other projects stays.
+    that are used soonest last. BuildKit's cache of other projects stays, and so do the parent
+    images of `building`, whose steps run and need room too.
     """
     engine, cache = job.engine, job.workspace.cache
     root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + _CHECKS:
+    plans = all_plans(job.config, building.spec, building.lock) if building else ()
+    steps_run = disk_needed(job.config, [building], [p.key for p in plans]) if building else 0
+    others = _CHECKS + steps_run
+    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + others:
         return
     stacks = [_stack(job, image), *_stacks(job, later)]
     parents = sorted(_parents(job, stacks), key=lambda parent: (-parent.turn, parent.item.used))
@@ -84,7 +92,7 @@ def make_room(
     own = {layer for parent in parents if not parent.turn for layer in parent.layers}
     ready = stacks[0].ready
     there = {key for key, layer in ready.items() if layer.diff_id in own}
-    needed = disk_needed(job.config, [image], there) + _CHECKS
+    needed = disk_needed(job.config, [image], there) + others
     # On another disk, files of the cache do not fill this one.
     same_disk = cache.stat().st_dev == root.stat().st_dev
     if same_disk:  # the estimate counts a copy in the cache of each layer that is not in the engine
@@ -98,6 +106,9 @@ def make_room(
 
     if not short():
         return
+    if building:
+        used = _stack(job, building)
+        parents = [parent for parent in parents if not used.begins(parent.layers)]
     parents_gone = remove(parent.item for parent in parents if parent.turn == _NEVER)
     steps = gc.own_steps(cache_records(job.run)) if short() else ()
     if steps:
