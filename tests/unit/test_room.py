@@ -240,6 +240,28 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
     assert disk.parents() == "12"
 
 
+def test_fetched_wheels_and_bytecode_go_after_checks_and_before_layers(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went first, with BuildKit's steps: the next image fetched gigabytes again."""
+    layers_of(disk)
+    mount = Record(
+        "m", (), 'cached mount /run/x from exec /bin/sh -c x with id "/torch-images-wheels"'
+    )
+
+    def prune(ids: Collection[str], _: Runner) -> None:
+        assert (disk.parents(), disk.log) == ("", ["wait", "wait"])
+        disk.log.append(f"pruned {sorted(ids)}")
+        disk.enough = 3
+
+    monkeypatch.setattr(room, "cache_records", lambda _: (mount,))
+    monkeypatch.setattr(room, "forget", prune)
+    assert disk.make_room(checks=1) == [
+        "freed disk: 2 parent images, 1 entries of BuildKit's cache, 0 layers"
+    ]
+    assert "pruned ['m']" in disk.log
+
+
 def test_checks_are_awaited_before_layers_go(disk: Disk) -> None:
     """Until the last has ended."""
     layers_of(disk)

@@ -37,7 +37,9 @@ _STEP = re.compile(
     r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
 
-_MOUNT = "cached mount "  # begins the description of a cache mount, as of bytecode
+# A cache mount, and those of docker/*.j2 but one: it takes hours to compile its files again.
+_MOUNT = "cached mount "
+_OWN_MOUNT = re.compile(rf'{_MOUNT}.+ with id "/torch-images-(?:bytecode|wheels)"$')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +237,7 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     """The entries of BuildKit's cache that steps of this project made, with what they build on.
 
     They hold the layers of a removed image, so without this its disk does not come back. Steps
-    that compile torch take hours and stay, and so do cache mounts, which hold no layers, and what
-    another project builds on.
+    that compile torch take hours and stay, and so does what another project builds on.
     """
     parents = {record.id: record.parents for record in records}
 
@@ -251,6 +252,14 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     steps = {record.id: record.step for record in records if record.step}
     ours = {n for n, step in steps.items() if _STEP.search(step) and not step.startswith(_MOUNT)}
     return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
+
+
+def own_mounts(records: Sequence[Record]) -> frozenset[str]:
+    """The cache mounts of this project's steps, of fetched wheels and of bytecode.
+
+    Without them, later builds fetch these wheels and compile this bytecode again.
+    """
+    return frozenset(record.id for record in records if _OWN_MOUNT.match(record.step))
 
 
 def build_cache(run: Runner, *, prune: bool) -> str:

@@ -75,9 +75,10 @@ def make_room(
 
     In this order: parent images that neither it nor `later` ones start from; what BuildKit keeps
     of this project; parent images of `later`, the last one's first; images whose checks run, for
-    which `wait` waits while it returns True; layers in the cache that are not the image's, those
-    that are used soonest last. BuildKit's cache of other projects stays, and so do the parent
-    images of `building`, whose steps run and need room too.
+    which `wait` waits while it returns True; wheels and bytecode that BuildKit keeps for later
+    steps; layers in the cache that are not the image's, those that are used soonest last.
+    BuildKit's cache of other projects stays, and so do the parent images of `building`, whose steps
+    run and need room too.
     """
     engine, cache = job.engine, job.workspace.cache
     root = engine.local_root()
@@ -116,9 +117,13 @@ def make_room(
     parents_gone += remove(parent.item for parent in parents if 0 < parent.turn < _NEVER)
     while short() and wait():
         pass
+    mounts = gc.own_mounts(cache_records(job.run)) if short() else ()
+    if mounts:
+        forget(mounts, job.run)
+    records = len(steps) + len(mounts)
     layers_gone = remove(_layers(job, stacks) if same_disk and short() else ())
     job.shown.say(
-        f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
+        f"freed disk: {parents_gone} parent images, {records} entries of BuildKit's cache, "
         f"{layers_gone} layers; `invoke gc --cache` also removes the rest of that cache, "
         "even of other projects"
     )
