@@ -24,7 +24,7 @@ from torch_images.host.runner import Runner
 from torch_images.layers.parent import PARENT_IMAGES, parent_name
 from torch_images.layers.plan import LayerPlan, all_plans
 from torch_images.pipeline import room
-from torch_images.pipeline.room import make_room
+from torch_images.pipeline.room import loaded_first, make_room
 
 NEWER_BASE = f"cu128-torch{T128}-trixie-runtime"
 SIZE = 1000  # bytes of each layer in the cache
@@ -72,11 +72,25 @@ class Disk(FakeEngine):
         layers = [self.add_layer(plan.key, 0) for plan in self.plans(name)]
         return [base or spec(self.config, name).base.name, *layers]
 
+    def job(self) -> Job:
+        return Job(
+            config=self.config,
+            workspace=self.workspace,
+            engine=self,
+            run=self.runner,
+            shown=Shown(say=self.log.append),
+        )
+
+    def in_order(self, *names: str) -> list[str]:
+        """Images as `loaded_first` has them."""
+        specs = [spec(self.config, name) for name in names]
+        return [one.id for one in loaded_first(self.job(), specs)]
+
     def plans(self, name: str) -> list[LayerPlan]:
         one = spec(self.config, name)
         return all_plans(self.config, one, lock_image(self.config, one, self.root / "locks").lock)
 
-    def make_room(self, *later: str, checks: int = 0, building: str = "") -> list[str]:
+    def make_room(self, *later: str, checks: int = 0) -> list[str]:
         """Make room for RUNTIME, before others, with running checks. Returns what was freed."""
         checks_left = [None] * checks
 
@@ -84,16 +98,8 @@ class Disk(FakeEngine):
             self.log.append("wait")
             return bool(checks_left and checks_left.pop() is None)
 
-        job = Job(
-            config=self.config,
-            workspace=self.workspace,
-            engine=self,
-            run=self.runner,
-            shown=Shown(say=self.log.append),
-        )
         image = planned(self.config, self.root)
-        now = planned(self.config, self.root, building) if building else None
-        make_room(job, image, [spec(self.config, name) for name in later], wait, now)
+        make_room(self.job(), image, [spec(self.config, name) for name in later], wait)
         return [line.partition(";")[0] for line in self.log if line.startswith("freed disk")]
 
 
@@ -162,30 +168,15 @@ def test_a_parent_image_stays_until_no_later_image_starts_from_it(disk: Disk) ->
     assert disk.parents() == "1"
 
 
-def test_parent_images_of_an_image_that_is_built_stay(disk: Disk) -> None:
-    """Its build would fail without, whatever comes later."""
-    own = disk.chain(OLDER)
-    disk.add_parent("1", *own[:2])
-    disk.add_parent("2", *own)
-    disk.make_room(building=OLDER)
-    assert disk.parents() == "12"
-    disk.make_room()
-    assert disk.parents() == ""
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_the_steps_of_an_image_that_is_built_need_room_too(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, missing: int
-) -> None:
-    """Not its layers, which are unpacked by then."""
-    whole = disk_needed(disk.config, [planned(disk.config, disk.root)])
-    there = [plan.key for plan in disk.plans(OLDER)]
-    steps = disk_needed(disk.config, [planned(disk.config, disk.root, OLDER)], there)
-    usage = shutil.disk_usage(disk.folder)
-    free = whole + steps + 2_000_000_000 - missing
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
-    disk.make_room(building=OLDER)
-    assert disk.parents() == ("" if missing else "bc")
+def test_images_whose_parents_are_there_come_first(disk: Disk) -> None:
+    """With those of the same libraries. The end of one run serves the begin of the next."""
+    names = (OLDER, NEWER_BASE, RUNTIME, RUNTIME.replace("sm120-", ""))
+    disk.add_parent("1", *disk.chain(OLDER)[:1])
+    disk.add_parent("2", *disk.chain(RUNTIME))
+    disk.add_parent("3", *disk.chain(NEWER_BASE), "more")
+    assert disk.in_order(*names) == [RUNTIME, names[3], OLDER, NEWER_BASE]
+    disk.images.clear()
+    assert disk.in_order(*names) == [OLDER, NEWER_BASE, RUNTIME, names[3]]
 
 
 def test_layers_go_the_longest_unused_first(disk: Disk) -> None:
@@ -238,28 +229,6 @@ def test_buildkits_cache_of_parent_images_goes_before_layers(
     ]
     assert "pruned ['a', 'b']" in disk.log
     assert disk.parents() == "12"
-
-
-def test_fetched_wheels_and_bytecode_go_after_checks_and_before_layers(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They went first, with BuildKit's steps: the next image fetched gigabytes again."""
-    layers_of(disk)
-    mount = Record(
-        "m", (), 'cached mount /run/x from exec /bin/sh -c x with id "/torch-images-wheels"'
-    )
-
-    def prune(ids: Collection[str], _: Runner) -> None:
-        assert (disk.parents(), disk.log) == ("", ["wait", "wait"])
-        disk.log.append(f"pruned {sorted(ids)}")
-        disk.enough = 3
-
-    monkeypatch.setattr(room, "cache_records", lambda _: (mount,))
-    monkeypatch.setattr(room, "forget", prune)
-    assert disk.make_room(checks=1) == [
-        "freed disk: 2 parent images, 1 entries of BuildKit's cache, 0 layers"
-    ]
-    assert "pruned ['m']" in disk.log
 
 
 def test_checks_are_awaited_before_layers_go(disk: Disk) -> None:

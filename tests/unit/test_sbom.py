@@ -163,16 +163,12 @@ def test_read_escapes_text_of_a_foreign_image() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '"\\u001b[2J"'])
-def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace: Workspace) -> None:
+def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str) -> None:
     image = Derived(BASE, INSTALLED)
     image.bill = text
-    for use in (
-        lambda: sbom.read("mine", cast("Engine", image), print),
-        lambda: sbom.save("mine", "cu130", workspace, cast("Engine", image)),
-    ):
-        with pytest.raises(VerifyError, match="is not valid CycloneDX") as caught:
-            use()
-        assert str(caught.value).isprintable()
+    with pytest.raises(VerifyError, match="is not valid CycloneDX") as caught:
+        sbom.read("mine", cast("Engine", image), print)
+    assert str(caught.value).isprintable()
 
 
 def test_packages_of_every_environment_count_once(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Sequence
-from concurrent.futures import wait
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ import pytest
 
 from tests.unit.fakes import FakeEngine, FakeRunner, stored, workspace_of
 from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
-from tests.unit.test_room import NEWER_BASE as NEWER
 from torch_images.build.build import BuildResult
-from torch_images.build.job import BuildOptions, Job, Shown
+from torch_images.build.job import Job, Shown
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
 from torch_images.errors import (
@@ -69,8 +68,8 @@ class Engine(FakeEngine):
 class Stand:
     """A run over images whose builds and checks are stand-ins.
 
-    Loads, builds and checks that are in `problems` raise these; each notes its begin in `log`. A
-    built image gets a parent image, and a checked one its tag.
+    Builds and checks that are in `problems` raise these; each notes its begin in `log`. A built
+    image gets a parent image, and a checked one its tag.
     """
 
     def __init__(
@@ -81,26 +80,14 @@ class Stand:
         self.run = FakeRunner()
         self.log: list[str] = []
         self.problems: dict[str, BaseException] = {}
-        self.options = BuildOptions()
         locks = root / "locks"
         self.workspace = workspace_of(folder, folder / "cache", locks=locks)
         self.workspace.cache.mkdir()
         for name in ("docker", "scripts"):
             (folder / name).symlink_to(root / name)
-        monkeypatch.setattr(stale, "Preparer", lambda _: self)
         monkeypatch.setattr(stale, "build", self.build)
         monkeypatch.setattr(stale, "check", self.check)
         monkeypatch.setattr(stale, "revision", lambda *_: "f" * 40)
-
-    def first(self, images: Sequence[LockedImage]) -> None:
-        """Of a Preparer: inputs that may fail."""
-        [image] = images
-        self.step("inputs", image.spec.id)
-
-    def stack(self, images: Sequence[LockedImage]) -> None:
-        """Of a Preparer: the parent image."""
-        [image] = images
-        self.step("load", image.spec.id)
 
     def build(self, job: Job, images: Sequence[LockedImage]) -> tuple[BuildResult, ...]:
         [image] = images
@@ -127,7 +114,6 @@ class Stand:
             workspace=self.workspace,
             engine=self.engine,
             run=self.run,
-            options=self.options,
             shown=Shown(say=self.log.append),
         )
         before = frozenset(self.engine.tags())
@@ -226,58 +212,22 @@ def test_nothing_goes_from_the_disk_for_an_unavailable_image(
 ) -> None:
     """A run waited a minute for room for each image whose compat package no mirror had."""
     error = NetworkError("no mirror could be reached")
-    stand.problems[f"inputs {OLDER}"] = error
+
+    class Inputs:
+        def __init__(self, _: Job) -> None: ...
+
+        def first(self, images: Sequence[LockedImage]) -> None:
+            if images[0].spec.id == OLDER:
+                raise error
 
     def make_room(_: Job, image: LockedImage, *__: object) -> None:
         stand.log.append(f"room {image.spec.id}")
 
+    monkeypatch.setattr(stale, "Preparer", Inputs)
     monkeypatch.setattr(stale, "make_room", make_room)
     assert [one.error for one in stand.outcomes(OLDER, RUNTIME)] == [error, None]
     assert f"room {RUNTIME}" in stand.log
     assert f"room {OLDER}" not in stand.log
-
-
-def test_a_parent_image_is_loaded_while_the_image_before_is_built(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next one's alone; for room, it waits for that build and its check."""
-    loaded, asked, build, load = threading.Event(), threading.Event(), stand.build, stand.stack
-    room: list[tuple[str, str]] = []
-
-    def make_room(
-        _: Job, image: LockedImage, __: object, wait: Any, building: LockedImage | None
-    ) -> None:
-        room.append((image.spec.id, building.spec.id if building else ""))
-        if image.spec.id == NEWER:
-            asked.set()
-            while wait():
-                pass
-            assert f"check {RUNTIME}" in stand.log
-
-    def slow_build(job: Job, images: Sequence[LockedImage]) -> Any:
-        if images[0].spec.id == OLDER:
-            assert loaded.wait(PATIENCE)
-            assert f"load {NEWER}" not in stand.log
-        assert images[0].spec.id != RUNTIME or asked.wait(PATIENCE)
-        return build(job, images)
-
-    def noted_load(images: Sequence[LockedImage]) -> None:
-        load(images)
-        if images[0].spec.id == RUNTIME:
-            loaded.set()
-
-    monkeypatch.setattr(stale, "make_room", make_room)
-    monkeypatch.setattr(stale, "build", slow_build)
-    monkeypatch.setattr(stand, "stack", noted_load)
-    assert not [one for one in stand.outcomes(OLDER, RUNTIME, NEWER) if one.error]
-    assert room == [(OLDER, ""), (RUNTIME, OLDER), (NEWER, RUNTIME)]
-
-
-@pytest.mark.parametrize("no_cache", [False, True])
-def test_nothing_is_packed_twice_without_cache(stand: Stand, *, no_cache: bool) -> None:
-    stand.options = BuildOptions(no_cache=no_cache)
-    stand.outcomes(RUNTIME)
-    assert (f"load {RUNTIME}" in stand.log) is not no_cache
 
 
 @pytest.mark.parametrize("step", ["build", "check"])
@@ -337,11 +287,17 @@ def test_build_stale_keeps_existing_tags(stand: Stand) -> None:
     assert stand.engine.digest(mine.id)
 
 
-@pytest.mark.parametrize("enough", [True, False])
+@pytest.mark.parametrize(("enough", "expected"), [(True, []), (False, [OLDER])])
 def test_build_stale_on_a_full_disk_waits_for_the_check(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, enough: bool
+    stand: Stand,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    *,
+    enough: bool,
+    expected: list[str],
 ) -> None:
-    """Only then: a check takes a minute. The disk has room once it has ended."""
+    """Only then: a check takes a minute."""
+    waits: list[str] = []
     waited, check, room = threading.Event(), stand.check, tmp_path / "room"
     stand.engine.root = tmp_path
     usage = shutil.disk_usage(tmp_path)
@@ -349,20 +305,20 @@ def test_build_stale_on_a_full_disk_waits_for_the_check(
         shutil, "disk_usage", lambda _: usage._replace(free=10**15 if room.exists() else 0)
     )
 
-    def noted_wait(*arguments: Any, **how: Any) -> object:
+    def wait(futures: Iterable[Future[Outcome]], **_: object) -> None:
         waited.set()
-        return wait(*arguments, **how)
+        waits.extend(future.result().spec.id for future in futures)
+        room.touch()
 
     def slow_check(job: Job, result: BuildResult) -> Made:
-        assert enough or waited.wait(PATIENCE)
-        room.touch()
-        stand.log.append(f"room after {result.plan.spec.id}")
+        assert not expected or waited.wait(PATIENCE)
         return check(job, result)
 
     monkeypatch.setattr(stale, "check", slow_check)
-    monkeypatch.setattr(stale, "wait", noted_wait)
+    monkeypatch.setattr(stale, "wait", wait)
     if enough:
         room.touch()
     stand.outcomes(OLDER, RUNTIME)
-    assert waited.is_set() is not enough
-    assert enough or stand.log.index(f"room after {OLDER}") < stand.log.index(f"load {RUNTIME}")
+    assert waits == expected
+    steps = [line for line in stand.log if line.startswith(("build", "check"))]
+    assert steps == [f"{word} {name}" for name in (OLDER, RUNTIME) for word in ("build", "check")]

@@ -93,6 +93,7 @@ def _build_stale(
 
     Raises the first error at the end; a full disk ends the run.
     """
+    from torch_images.pipeline.room import loaded_first
     from torch_images.pipeline.stale import StaleRun, to_build
     from torch_images.verify import ledger
 
@@ -109,13 +110,14 @@ def _build_stale(
         return verb.Result(data={"images": [{"id": spec.id} for spec in left]}, text=text)
     failed: TorchImagesError | None = None
     engine = verb.engine(bootstraps=True, platforms=[spec.platform for spec in left])
+    job = verb.job(config, engine, how)
     run = StaleRun(
-        job=verb.job(config, engine, how),
+        job=job,
         before=frozenset(engine.tags()),
         machine=measure(),
         today=today,
     )
-    for done in run.outcomes(left):
+    for done in run.outcomes(loaded_first(job, left)):
         if done.line and not done.line.missing:
             print(f"{done.spec.id}: tested, {done.line.checks} checks passed", flush=True)
         elif done.error:

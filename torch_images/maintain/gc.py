@@ -32,14 +32,11 @@ from torch_images.verify.reproduce import original
 # the user wants it, and folders such as db-2026010112000000 may be the user's.
 _FILE = re.compile(r"[0-9a-f]{64}(?:\.deb|\.json)?")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
-# The steps of docker/*.j2 that take seconds.
+# The steps of docker/*.j2 that take seconds, and the cache of bytecode that they share.
 _STEP = re.compile(
     r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
-
-# A cache mount, and those of docker/*.j2 but one: it takes hours to compile its files again.
-_MOUNT = "cached mount "
-_OWN_MOUNT = re.compile(rf'{_MOUNT}.+ with id "/torch-images-(?:bytecode|wheels)"$')
+_BYTECODE = 'with id "/torch-images-bytecode"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +234,8 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     """The entries of BuildKit's cache that steps of this project made, with what they build on.
 
     They hold the layers of a removed image, so without this its disk does not come back. Steps
-    that compile torch take hours and stay, and so does what another project builds on.
+    that compile torch take hours and stay, and so do bytecode, which is small, and what another
+    project builds on.
     """
     parents = {record.id: record.parents for record in records}
 
@@ -250,16 +248,8 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
         return known
 
     steps = {record.id: record.step for record in records if record.step}
-    ours = {n for n, step in steps.items() if _STEP.search(step) and not step.startswith(_MOUNT)}
+    ours = {n for n, step in steps.items() if _STEP.search(step) and _BYTECODE not in step}
     return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
-
-
-def own_mounts(records: Sequence[Record]) -> frozenset[str]:
-    """The cache mounts of this project's steps, of fetched wheels and of bytecode.
-
-    Without them, later builds fetch these wheels and compile this bytecode again.
-    """
-    return frozenset(record.id for record in records if _OWN_MOUNT.match(record.step))
 
 
 def build_cache(run: Runner, *, prune: bool) -> str:

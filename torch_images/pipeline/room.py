@@ -43,9 +43,12 @@ class _Stack:
 
     def begins(self, diff_ids: Sequence[str]) -> bool:
         """Whether these are the lowest ones, from the base up."""
+        return bool(diff_ids) and self.layers()[: len(diff_ids)] == (*diff_ids,)
+
+    def layers(self) -> tuple[str | None, ...]:
+        """Their diff ids, from the base up; None for one that the cache lacks."""
         layers = (self.ready.get(plan.key) for plan in self.plans)
-        own = (self.base, *(layer and layer.diff_id for layer in layers))
-        return bool(diff_ids) and own[: len(diff_ids)] == (*diff_ids,)
+        return (self.base, *(layer.diff_id if layer else None for layer in layers))
 
     def names(self) -> set[str]:
         """The names of its layers in the cache."""
@@ -64,28 +67,35 @@ class _Parent:
     turn: int
 
 
+def loaded_first(job: Job, specs: Sequence[ImageSpec]) -> list[ImageSpec]:
+    """Images in another order: those first whose parent images the engine already has.
+
+    Images with the same libraries still follow each other. Later images of a run may need the disk
+    of these parent images, which are then made again.
+    """
+    there = {parent.layers for parent in _parents(job, ())}
+    loaded = {s for s in specs for stack in _stacks(job, [s]) if stack.layers() in there}
+
+    def libraries(spec: ImageSpec) -> tuple[str, str, str]:
+        return spec.cuda.version, spec.base.name, spec.torch
+
+    near = set(map(libraries, loaded))
+    return sorted(specs, key=lambda s: (libraries(s) not in near, libraries(s), s not in loaded))
+
+
 def make_room(
-    job: Job,
-    image: LockedImage,
-    later: Sequence[ImageSpec],
-    wait: Callable[[], bool],
-    building: LockedImage | None = None,
+    job: Job, image: LockedImage, later: Sequence[ImageSpec], wait: Callable[[], bool]
 ) -> None:
     """If the disk is too small for an image, remove what can be made again; no more than needed.
 
     In this order: parent images that neither it nor `later` ones start from; what BuildKit keeps
     of this project; parent images of `later`, the last one's first; images whose checks run, for
-    which `wait` waits while it returns True; wheels and bytecode that BuildKit keeps for later
-    steps; layers in the cache that are not the image's, those that are used soonest last.
-    BuildKit's cache of other projects stays, and so do the parent images of `building`, whose steps
-    run and need room too.
+    which `wait` waits while it returns True; layers in the cache that are not the image's, those
+    that are used soonest last. BuildKit's cache of other projects stays.
     """
     engine, cache = job.engine, job.workspace.cache
     root = engine.local_root()
-    plans = all_plans(job.config, building.spec, building.lock) if building else ()
-    steps_run = disk_needed(job.config, [building], [p.key for p in plans]) if building else 0
-    others = _CHECKS + steps_run
-    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + others:
+    if root is None or shutil.disk_usage(root).free >= disk_needed(job.config, [image]) + _CHECKS:
         return
     stacks = [_stack(job, image), *_stacks(job, later)]
     parents = sorted(_parents(job, stacks), key=lambda parent: (-parent.turn, parent.item.used))
@@ -93,7 +103,7 @@ def make_room(
     own = {layer for parent in parents if not parent.turn for layer in parent.layers}
     ready = stacks[0].ready
     there = {key for key, layer in ready.items() if layer.diff_id in own}
-    needed = disk_needed(job.config, [image], there) + others
+    needed = disk_needed(job.config, [image], there) + _CHECKS
     # On another disk, files of the cache do not fill this one.
     same_disk = cache.stat().st_dev == root.stat().st_dev
     if same_disk:  # the estimate counts a copy in the cache of each layer that is not in the engine
@@ -107,9 +117,6 @@ def make_room(
 
     if not short():
         return
-    if building:
-        used = _stack(job, building)
-        parents = [parent for parent in parents if not used.begins(parent.layers)]
     parents_gone = remove(parent.item for parent in parents if parent.turn == _NEVER)
     steps = gc.own_steps(cache_records(job.run)) if short() else ()
     if steps:
@@ -117,13 +124,9 @@ def make_room(
     parents_gone += remove(parent.item for parent in parents if 0 < parent.turn < _NEVER)
     while short() and wait():
         pass
-    mounts = gc.own_mounts(cache_records(job.run)) if short() else ()
-    if mounts:
-        forget(mounts, job.run)
-    records = len(steps) + len(mounts)
     layers_gone = remove(_layers(job, stacks) if same_disk and short() else ())
     job.shown.say(
-        f"freed disk: {parents_gone} parent images, {records} entries of BuildKit's cache, "
+        f"freed disk: {parents_gone} parent images, {len(steps)} entries of BuildKit's cache, "
         f"{layers_gone} layers; `invoke gc --cache` also removes the rest of that cache, "
         "even of other projects"
     )

@@ -1,9 +1,9 @@
 """Build the images that are not tested, within the disk's space: the verb `build --stale`.
 
 Each line of the ledger is written as soon as its image is verified, so an interrupted run continues
-where it stopped. While images are verified, the next one is built, and the parent image of the one
-after it is loaded: each waits for something else, the disk or one processor. Images are removed
-once they are tested; layers that the next images share stay until the disk is needed.
+where it stopped. While images are verified, the next one is built: building waits for the disk,
+checks for processors. Images are removed once they are tested; layers that the next images share
+stay until the disk is needed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
 
 from torch_images.build.build import BuildResult, build, revision
 from torch_images.build.job import Job
-from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.build.plan import lock_image, plan_image
 from torch_images.build.prepare import Preparer
 from torch_images.config.image import ImageSpec
 from torch_images.errors import (
@@ -62,14 +61,6 @@ def to_build(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ready:
-    """An image that can be built next: its parent image is there. `inputs` stand for it."""
-
-    image: LockedImage
-    inputs: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Built:
     """An image that waits for its checks. `lock` keeps other builds of it away."""
 
@@ -99,25 +90,16 @@ class StaleRun:
         fail gets none. A disk without space for an image ends the run, because all others would
         fail for the same reason.
         """
-        checks, work = deque[Future[Outcome]](), list[Future[Any]]()
-        with workers(1) as preparer, workers(_AT_ONCE) as verifier:
-            following = preparer.submit(self._prepare, specs, work)
+        checks = deque[Future[Outcome]]()
+        with workers(_AT_ONCE) as verifier:
             for number, spec in enumerate(specs, 1):
                 self.job.shown.say(f"{spec.id}: {number} of {len(specs)}")
-                ready, building = following.result(), Future[None]()
-                work.append(building)
-                if number < len(specs):
-                    following = preparer.submit(self._prepare, specs[number:], work, ready)
-                try:
-                    built = self._build(ready) if isinstance(ready, _Ready) else ready
-                    while len(_running(checks)) == _AT_ONCE:
-                        _wait_for_one(checks)
-                    while checks and checks[0].done():
-                        yield checks.popleft().result()
-                    checks.append(verifier.submit(self._finish, built))
-                    work.append(checks[-1])
-                finally:
-                    building.set_result(None)
+                built = self._build(spec, specs[number:], checks)
+                while len(_running(checks)) == _AT_ONCE:
+                    _wait_for_one(checks)
+                while checks and checks[0].done():
+                    yield checks.popleft().result()
+                checks.append(verifier.submit(self._finish, built))
                 if isinstance(built, Outcome) and isinstance(built.error, DiskError):
                     left = len(specs) - number
                     self.job.shown.say(f"{left} more not tried; the next run goes on there")
@@ -125,58 +107,33 @@ class StaleRun:
             for one in checks:
                 yield one.result()
 
-    def _prepare(
-        self,
-        specs: Sequence[ImageSpec],
-        work: Collection[Future[Any]],
-        before: _Ready | Outcome | None = None,
-    ) -> _Ready | Outcome:
-        """Load the parent image of the first of `specs`, if the disk has room for it and `work`.
-
-        `work` are the builds and checks of the images before it, `before` is the last one of them.
-        """
-        job, (spec, *later), inputs = self.job, specs, ""
-        building = before.image if isinstance(before, _Ready) else None
-        try:
-            image = lock_image(job.config, spec, job.workspace.locks)
-            inputs = plan_image(job.config, image, job.workspace.root).identity
-            preparer = Preparer(job)
-            preparer.first([image])  # if it fails, nothing need go from the disk
-            make_room(job, image, later, lambda: _wait_for_one(work), building)
-            if not job.options.no_cache:  # which packs the layers again, so the build does
-                preparer.stack([image])
-        except TorchImagesError as error:
-            return self._failed(spec, error, inputs)
-        return _Ready(image=image, inputs=inputs)
-
-    def _build(self, ready: _Ready) -> _Built | Outcome:
-        """Build an image while checks of others run, and the next one's parent image is loaded."""
-        job, image = self.job, ready.image
-        commit = self._commit()
+    def _build(
+        self, spec: ImageSpec, later: Sequence[ImageSpec], checks: Collection[Future[Outcome]]
+    ) -> _Built | Outcome:
+        """Build an image while `checks` of others run, if the disk has room for all."""
+        job, root, inputs = self.job, self.job.workspace.root, ""
+        commit = revision(job.workspace, job.run) or ""
         with ExitStack() as lock:
             try:
+                image = lock_image(job.config, spec, job.workspace.locks)
+                inputs = plan_image(job.config, image, root).identity
+                Preparer(job).first([image])  # if it fails, nothing need go from the disk
+                make_room(job, image, later, lambda: _wait_for_one(checks))
                 lock.enter_context(undisturbed(job, [image]))
                 [result] = build(job, [image])
+            except (LockError, NetworkError) as error:
+                line = Line(
+                    image=spec.id,
+                    inputs=inputs,
+                    commit=commit,
+                    date=self.today,
+                    machine=ledger.described(self.machine),
+                    missing=shown(error.message),
+                )
+                return Outcome(spec=spec, line=line, error=error)
             except TorchImagesError as error:
-                return self._failed(image.spec, error, ready.inputs)
+                return Outcome(spec=spec, error=error)
             return _Built(result=result, commit=commit, lock=lock.pop_all())
-
-    def _commit(self) -> str:
-        return revision(self.job.workspace, self.job.run) or ""
-
-    def _failed(self, spec: ImageSpec, error: TorchImagesError, inputs: str) -> Outcome:
-        """The outcome for an image that is not built, with a line if its inputs are unavailable."""
-        if not isinstance(error, (LockError, NetworkError)):
-            return Outcome(spec=spec, error=error)
-        line = Line(
-            image=spec.id,
-            inputs=inputs,
-            commit=self._commit(),
-            date=self.today,
-            machine=ledger.described(self.machine),
-            missing=shown(error.message),
-        )
-        return Outcome(spec=spec, line=line, error=error)
 
     def _finish(self, built: _Built | Outcome) -> Outcome:
         """Verify an image, unless its build failed, and record it."""
@@ -210,13 +167,13 @@ class StaleRun:
                 self.job.engine.untag(tag)
 
 
-def _running(work: Collection[Future[Any]]) -> list[Future[Any]]:
-    return [each for each in [*work] if not each.done()]  # another thread may add some meanwhile
+def _running(checks: Collection[Future[Outcome]]) -> list[Future[Outcome]]:
+    return [check for check in checks if not check.done()]
 
 
-def _wait_for_one(work: Collection[Future[Any]]) -> bool:
-    """Wait until one of the running builds and checks ends; False if none runs."""
-    running = _running(work)
+def _wait_for_one(checks: Collection[Future[Outcome]]) -> bool:
+    """Wait until one of the running checks ends; False if none runs."""
+    running = _running(checks)
     if running:
         wait(running, return_when=FIRST_COMPLETED)
     return bool(running)
