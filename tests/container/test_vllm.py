@@ -37,7 +37,7 @@ found = configuration(128)
 try:
     configuration(4096)  # more positions than the model has
     refused = ""
-except ValueError as error:
+except Exception as error:
     refused = str(error)
 print(json.dumps({
     "length": found.max_model_len,
