@@ -169,14 +169,19 @@ def test_a_parent_image_stays_until_no_later_image_starts_from_it(disk: Disk) ->
 
 
 def test_images_whose_parents_are_there_come_first(disk: Disk) -> None:
-    """With those of the same libraries. The end of one run serves the begin of the next."""
-    names = (OLDER, NEWER_BASE, RUNTIME, RUNTIME.replace("sm120-", ""))
-    disk.add_parent("1", *disk.chain(OLDER)[:1])
-    disk.add_parent("2", *disk.chain(RUNTIME))
-    disk.add_parent("3", *disk.chain(NEWER_BASE), "more")
-    assert disk.in_order(*names) == [RUNTIME, names[3], OLDER, NEWER_BASE]
-    disk.images.clear()
-    assert disk.in_order(*names) == [OLDER, NEWER_BASE, RUNTIME, names[3]]
+    """With those of the same libraries. The end of one run serves the begin of the next.
+
+    The last check is a short one: that of a plain image for one architecture.
+    """
+    wide, pod = RUNTIME.replace("sm120-", ""), RUNTIME.replace("sm120", "sm90")[:-7] + "pod"
+    names = (RUNTIME, wide, pod, NEWER_BASE, OLDER)
+    disk.add_parent("1", *disk.chain(RUNTIME)[:1])
+    disk.add_parent("2", *disk.chain(RUNTIME), "more")
+    assert disk.in_order(*names) == [OLDER, NEWER_BASE, wide, pod, RUNTIME]
+    disk.add_parent("3", *disk.chain(NEWER_BASE))
+    assert disk.in_order(*names) == [NEWER_BASE, OLDER, wide, pod, RUNTIME]
+    disk.add_parent("4", *disk.chain(RUNTIME))
+    assert disk.in_order(*names) == [NEWER_BASE, RUNTIME, wide, pod, OLDER]
 
 
 def test_layers_go_the_longest_unused_first(disk: Disk) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,8 +71,8 @@ class _Parent:
 def loaded_first(job: Job, specs: Sequence[ImageSpec]) -> list[ImageSpec]:
     """Images in another order: those first whose parent images the engine already has.
 
-    Images with the same libraries still follow each other. Later images of a run may need the disk
-    of these parent images, which are then made again.
+    Images with the same libraries still follow each other, the most of them last, and of these the
+    plain ones for one architecture: nothing runs beside the last check, and theirs is short.
     """
     there = {parent.layers for parent in _parents(job, ())}
     loaded = {s for s in specs for stack in _stacks(job, [s]) if stack.layers() in there}
@@ -79,8 +80,13 @@ def loaded_first(job: Job, specs: Sequence[ImageSpec]) -> list[ImageSpec]:
     def libraries(spec: ImageSpec) -> tuple[str, str, str]:
         return spec.cuda.version, spec.base.name, spec.torch
 
-    near = set(map(libraries, loaded))
-    return sorted(specs, key=lambda s: (libraries(s) not in near, libraries(s), s not in loaded))
+    near, counts = set(map(libraries, loaded)), Counter(map(libraries, specs))
+
+    def turn(spec: ImageSpec) -> tuple[object, ...]:
+        own, plain = libraries(spec), spec.narrowed and not spec.variant.extras
+        return own not in near, counts[own], own, spec not in loaded, plain
+
+    return sorted(specs, key=turn)
 
 
 def make_room(
