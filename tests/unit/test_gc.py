@@ -102,7 +102,7 @@ Total:		35.16GB
 def test_own_steps_leave_hours_of_compiling_and_other_projects() -> None:
     """They go with what they alone build on, and gigabytes of fetched wheels.
 
-    The bytecode of all images is small, and was compiled again after each time.
+    All images share the bytecode, and it was compiled again after each time.
     """
     records = cache_records(FakeRunner({"docker buildx du": (0, DU)}))
     assert own_steps(records) == {"last", "top", "mid", "wheels"}

@@ -117,7 +117,7 @@ class ParentImages:
     def _had(self, engine: Engine) -> set[str]:
         """The blobs of the parent images in an engine, by their manifests in the cache.
 
-        The engine would write and hash each of them again: the same libraries on another base.
+        The engine would write and hash each of them again, as CUDA's libraries below another torch.
         """
         blobs = set[str]()
         for image in engine.listed():
