@@ -169,7 +169,7 @@ def test_a_parent_image_stays_until_no_later_image_starts_from_it(disk: Disk) ->
 
 
 def test_images_whose_parents_are_there_come_first(disk: Disk) -> None:
-    """With those of the same libraries. The end of one run serves the begin of the next.
+    """With those of the same libraries. The end of one run serves the start of the next.
 
     The last check is a short one: that of a plain image for one architecture.
     """

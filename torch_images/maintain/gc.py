@@ -234,8 +234,8 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
     """The entries of BuildKit's cache that steps of this project made, with what they build on.
 
     They hold the layers of a removed image, so without this its disk does not come back. Steps
-    that compile torch take hours and stay, and so do bytecode, which all images share, and what
-    another project builds on.
+    that compile torch take hours and stay. The bytecode that all images share stays too, and so
+    does what another project builds on.
     """
     parents = {record.id: record.parents for record in records}
 

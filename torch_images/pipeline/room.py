@@ -1,6 +1,7 @@
-"""Room on the engine's disk for the next of some images, from what can be made again.
+"""Room on the engine's disk for the next of some images, and the order that needs the least of it.
 
-What later images start from goes last: the engine takes half a minute to unpack it again.
+Room comes from what can be made again. What later images start from goes last: the engine takes
+half a minute to unpack it again.
 """
 
 from __future__ import annotations
@@ -68,18 +69,20 @@ class _Parent:
     turn: int
 
 
+def libraries(spec: ImageSpec) -> tuple[str, str, str]:
+    """What stands for the libraries below an image. Images with equal ones share layers."""
+    return spec.cuda.version, spec.base.name, spec.torch
+
+
 def loaded_first(job: Job, specs: Sequence[ImageSpec]) -> list[ImageSpec]:
     """Images in another order: those first whose parent images the engine already has.
 
-    Images with the same libraries still follow each other, the most of them last, and of these the
-    plain ones for one architecture: nothing runs beside the last check, and theirs is short.
+    Images with the same libraries still follow each other. The largest such group comes last, and
+    ends with its plain images for one architecture: nothing runs beside the last check of all, so
+    it should be a short one.
     """
     there = {parent.layers for parent in _parents(job, ())}
     loaded = {s for s in specs for stack in _stacks(job, [s]) if stack.layers() in there}
-
-    def libraries(spec: ImageSpec) -> tuple[str, str, str]:
-        return spec.cuda.version, spec.base.name, spec.torch
-
     near, counts = set(map(libraries, loaded)), Counter(map(libraries, specs))
 
     def turn(spec: ImageSpec) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ from torch_images.errors import (
 from torch_images.host.workers import workers
 from torch_images.jobs import Builder
 from torch_images.pipeline.make import check, undisturbed
-from torch_images.pipeline.room import make_room
+from torch_images.pipeline.room import libraries, make_room
 from torch_images.verify import ledger
 from torch_images.verify.ledger import Line, State
 from torch_images.verify.verify import line_of
@@ -57,7 +57,7 @@ def to_build(
     """
     tried = {(line.image, line.inputs) for line in lines if line.missing and line.date == today}
     left = [s for s, at in states.items() if not at.tested and (s.id, at.inputs) not in tried]
-    return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
+    return tuple(sorted(left, key=lambda s: (*libraries(s), s.source.name)))
 
 
 @dataclass(frozen=True, kw_only=True)

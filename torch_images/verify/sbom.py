@@ -82,9 +82,9 @@ def derived(
 def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> Path:
     """Write the SBOM of a verified image to the output folder. Returns its path.
 
-    Its form is one of the checks that the image has passed. Keeps a file that is already this
-    image's, so that a repeated build starts no container for it. Raises EngineError if the image
-    has none.
+    The checks that the image has passed include its form, but for that of IRIs. Keeps a file that
+    is already this image's, so that a repeated build starts no container for it. Raises EngineError
+    if the image has none.
     """
     path = workspace.output / "sbom" / f"{identifier}.cdx.json"
     mark = path.with_suffix(".of")  # digest of the image

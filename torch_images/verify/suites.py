@@ -44,8 +44,6 @@ _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memo
 _REPORT = "/tmp/torch-images-report.xml"  # noqa: S108  in a container, where any user can write it
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
-# It collects garbage five times at the end, half a second with torch, for warnings of tests.
-_QUICKLY = ("-p", "no:unraisableexception")
 _ANYONE = "12345:12345"  # a user whom no image has
 _GPU_MODULE = "test_gpu_"
 _OWN = "own"  # the folder of the user's own checks, in a container
@@ -234,7 +232,7 @@ def outside(subject: Subject, modules: Sequence[str]) -> SuiteResult:
         suite = workspace.root / "tests" / "image"
         command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
         command += [f"--junitxml={report}", "-q"]
-        command += ["-p", "no:cacheprovider", *_QUICKLY, f"--rootdir={workspace.root}"]
+        command += ["-p", "no:cacheprovider", f"--rootdir={workspace.root}"]
         command += ["-o", "junit_family=xunit1"]  # the family that can record observed facts
         env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
         emulated = "1" if subject.emulated else None
@@ -266,7 +264,7 @@ def inside(subject: Subject, folder: str, modules: Sequence[str]) -> SuiteResult
         }
         suite = f"{_INSIDE}/suite/tests"
         command = ["python", "-m", "pytest", "-v", f"--junitxml={_REPORT}"]
-        command += [*_QUICKLY, "-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
+        command += ["-c", f"{suite}/container/pytest.ini", f"--rootdir={suite}"]
         command += [f"{suite}/{folder}/{module}" for module in modules or ("",)]
         command += [f"--deselect=container/{check}" for check in subject.known]
         if folder == _OWN:  # by their own rules
