@@ -39,6 +39,7 @@ from torch_images.build.plan import plan_image, plan_images
 from torch_images.build.prepare import prepare_inputs
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
+from torch_images.host.buildx import cache_records, forget
 from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Completed, Runner
@@ -202,6 +203,15 @@ def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: 
         }
     finally:
         engine.untag(tag)
+    # BuildKit, which loses all steps with one of them, need not compile again.
+    assert "torch: compile cache hits: " in done.stderr
+    [compiled, *_] = [r.id for r in cache_records(Runner()) if "build-wheel torch" in r.step]
+    forget([compiled], Runner())
+    again = compiling.invoke(*words, "--skip-disk-check", "--json")
+    assert json.loads(again.stdout)["images"][0]["digest"] == image["digest"]
+    engine.untag(tag)
+    assert "[environment 1/" in again.stderr
+    assert "compile cache hits" not in again.stderr
 
 
 def refused(compiling: Compiling, *words: str, code: int = 1) -> str:

@@ -196,10 +196,13 @@ def test_secrets_stay_where_certificates_would_cost_a_cache(config: Config, root
         plan_of(config, root, variant="pod"),
         plan_of(config, root, arch="12.0", source="fork"),
     )
-    assert needs_no_secrets(pod, BuildOptions())
-    assert not needs_no_secrets(pod, BuildOptions(cache_from=("type=registry,ref=x",)))
-    assert not needs_no_secrets(pod, BuildOptions(cache_to=("type=registry,ref=x",)))
-    assert not needs_no_secrets(compiled, BuildOptions())
+    part = Parts(base=ReadyBase(layout=Path("/b"), digest="sha256:" + "a" * 64))
+    kept = replace(part, compiled={"compile-torch": "/wheels"})
+    assert needs_no_secrets(pod, part, BuildOptions())
+    assert not needs_no_secrets(pod, part, BuildOptions(cache_from=("type=registry,ref=x",)))
+    assert not needs_no_secrets(pod, part, BuildOptions(cache_to=("type=registry,ref=x",)))
+    assert not needs_no_secrets(compiled, part, BuildOptions())
+    assert needs_no_secrets(compiled, kept, BuildOptions())
 
 
 def test_host_network_for_an_index_on_loopback(planned: tuple[ImagePlan, ...], root: Path) -> None:
@@ -355,7 +358,7 @@ def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
 ) -> None:
     planned = plan_of(config, root, arch="12.0", source="fork")
     base = ReadyBase(layout=Path("/b"), digest="sha256:" + "a" * 64)
-    part = Parts(base=base, contexts={"parent": "w"})
+    part = Parts(base=base, contexts={"parent": "w"}, compiled={"compile-torch": "/t"})
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
         return bake_file(
@@ -368,7 +371,8 @@ def test_bake_file_of_a_compiled_image_has_a_secret_that_is_no_input(
 
     document = document_with(BuildOptions())
     target = document["target"][planned.target]
-    assert target["contexts"] == {"tools": "/u", "sbom": "/s", "parent": "w"}
+    own = {"tools": "/u", "sbom": "/s"}
+    assert target["contexts"] == {**own, "parent": "w", "compile-torch": "/t"}
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
     network = Network(compile_cache=(("CCACHE_REMOTE_STORAGE", "redis://x"),))
     secret = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]

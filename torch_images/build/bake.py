@@ -29,12 +29,14 @@ _MOUNT = "    --mount=type=secret,id={} \\\n"
 class Parts:
     """The prepared inputs of an image's build.
 
-    `contexts` are the named contexts, folder or image by name, see supplies.py. `compat_note` is
-    the ELF note of the compat library, "" without one.
+    `contexts` are the named contexts, folder or image by name, see supplies.py. `compiled` are
+    those that stand for the stages that compile, see compiled.py. `compat_note` is the ELF note of
+    the compat library, "" without one.
     """
 
     base: ReadyBase
     contexts: Mapping[str, str] = field(default_factory=dict)
+    compiled: Mapping[str, str] = field(default_factory=dict)
     compat_note: str = ""
 
 
@@ -83,6 +85,7 @@ def bake_file(
                 "sbom": tools[image.lock.sbom.name],
                 **certificates,
                 **part.contexts,
+                **part.compiled,
             },
             "platforms": [image.spec.platform.name],
             "args": {
@@ -106,14 +109,15 @@ def bake_file(
     return bake
 
 
-def needs_no_secrets(image: LockedImage, options: BuildOptions) -> bool:
+def needs_no_secrets(image: LockedImage, part: Parts, options: BuildOptions) -> bool:
     """Whether an image may be built by the Dockerfile of `without_secrets`.
 
     A file that is mounted is part of a step's key in BuildKit's cache, where a secret is not. So
     secrets stay where other certificates would cost hours of compiling, or the cache of another
     machine.
     """
-    return not (image.lock.sources or options.cache_from or options.cache_to)
+    compiles = image.lock.sources and not part.compiled
+    return not (compiles or options.cache_from or options.cache_to)
 
 
 def without_secrets(dockerfile: str, network: Network) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.build import bake, built, labels
+from torch_images.build import bake, built, compiled, labels
 from torch_images.build.bake import Parts
 from torch_images.build.diskspace import check_room
 from torch_images.build.job import BuildOptions, Job
@@ -28,6 +28,7 @@ from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
 from torch_images.host.buildx import remove_mounts
+from torch_images.host.cache import filling
 from torch_images.host.diagnose import explain
 from torch_images.host.runner import Completed, Environment, Runner
 from torch_images.host.scratch import scratch
@@ -102,6 +103,10 @@ def _prepared(
     namespace = f"torch-images-{secrets.token_hex(8)}" if job.options.no_cache else ""
     parts = prepare_inputs(job, images)
     plans = tuple(plan_image(job.config, image, job.workspace.root) for image in images)
+    for plan in plans:
+        if compiled.keeps(plan, job.options):
+            wheels = compiled.contexts(plan, job.workspace.cache)
+            parts[plan.target] = replace(parts[plan.target], compiled=wheels)
     job.workspace.output.mkdir(parents=True, exist_ok=True)
     with scratch(job.workspace.output, bake.FOLDERS) as folder:
         command = write_bake(job, plans, parts, folder=folder, namespace=namespace)
@@ -167,6 +172,9 @@ def _kept(job: Job, image: LockedImage) -> BuildResult | None:
 def _build(job: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
     remote, engine = job.remote, job.engine
     started = time.monotonic()
+    for image in images:
+        if compiled.keeps(image, job.options):
+            _compile(job, image)
     with _prepared(job, images) as (plans, folder, bake_with):
         metadata = folder / "metadata.json"
         arguments = ["--metadata-file", str(metadata)]
@@ -188,6 +196,23 @@ def _build(job: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
         info, digest = engine.inspect(plan.candidate), digests[plan.target]
         built.note(job.workspace.cache, engine, info.id)
         yield BuildResult(plan=plan, digest=digest, size=info.size, seconds=seconds)
+
+
+def _compile(job: Job, image: LockedImage) -> None:
+    """Compile the wheels of an image into the cache, unless it has them."""
+    plan = plan_image(job.config, image, job.workspace.root)
+    folder = compiled.kept(plan, job.workspace.cache)
+    if not folder.exists():
+        with filling(folder) as new:
+            _build_stage(job, image, "compiled", f"local,{bake.destination(new)}")
+            compiled.arrange(new)
+
+
+def _build_stage(job: Job, image: LockedImage, stage: str, output: str) -> None:
+    """Build one stage of an image; `output` is the exporter with its fields."""
+    with _prepared(job, [image]) as (_, _, bake_with):
+        settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={output}")
+        bake_with(*(word for setting in settings for word in ("--set", setting)))
 
 
 def alone(image: LockedImage, extension: str) -> LockedImage:
@@ -217,15 +242,12 @@ def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
     Raises as `build` does, UsageError if the folder holds anything but exported wheels, and
     UnfinishedError if the options limit the work.
     """
-    with outputs.filling(folder) as new, _prepared(job, [image]) as (_, _, bake_with):
-        # Triton compiles fast: the final build, without --share, compiles it.
-        stage, kept = "compiled", f"local,{bake.destination(new)}"
-        if job.options.share:
+    with outputs.filling(folder) as new:
+        if not job.options.share:
+            _build_stage(job, image, "compiled", f"local,{bake.destination(new)}")
+        else:  # Triton compiles fast: the final build, without --share, compiles it.
             first = next(iter(sdist.name for sdist in image.lock.sdists), "torch")
-            stage, kept = f"compile-{first}", "cacheonly"
-        settings = (f"{image.target}.target={stage}", f"{image.target}.output=type={kept}")
-        bake_with(*(word for setting in settings for word in ("--set", setting)))
-        if job.options.share:
+            _build_stage(job, image, f"compile-{first}", "cacheonly")
             raise UnfinishedError(
                 f"all of {first} is compiled already", "run the same command without --share"
             )
@@ -269,7 +291,7 @@ def write_bake(
         # The files of an image do not depend on how its layers are packed.
         files = completed(context, version(config, replace(image, small=False)))
         write_context(files, folder / image.spec.id)
-        if bake.needs_no_secrets(image, job.options):
+        if bake.needs_no_secrets(image, parts[image.target], job.options):
             dockerfile = folder / image.spec.id / "Dockerfile"
             dockerfile.write_text(bake.without_secrets(dockerfile.read_text(), network))
     document = bake.bake_file(job, images, parts, folder=folder, tools=tools, namespace=namespace)

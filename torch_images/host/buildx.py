@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.runner import Runner
 
+# buildx 0.13 has "Parent: a" or "Parents: a,b", and 0.29 a list of lines that begin with " - ".
+_FACT = r"^(ID|Parents?|Description):[ \t]*((?:\n[ ]+- .*)+|\S.*)$"
+
 
 @dataclass(frozen=True)
 class Record:
@@ -29,14 +32,12 @@ def cache_records(run: Runner, builder: str = "") -> tuple[Record, ...]:
     listed = run.run(["docker", "buildx", "du", "--verbose", *_builder_option(builder)]).output
     records = []
     for text in re.split(r"^(?=ID:)", listed, flags=re.MULTILINE)[1:]:
-        facts: dict[str, str] = dict(
-            re.findall(r"^(ID|Parents?|Description):[ \t]*(\S.*)$", text, re.MULTILINE)
-        )
-        parents = facts.get("Parents", facts.get("Parent", "")).split(",")  # older: Parent
+        facts: dict[str, str] = dict(re.findall(_FACT, text, re.MULTILINE))
+        parents = facts.get("Parents", facts.get("Parent", ""))
         records.append(
             Record(
                 id=facts["ID"],
-                parents=tuple(name.strip() for name in parents if name.strip()),
+                parents=tuple(re.findall(r"[^\s,-]+", parents)),
                 step=facts.get("Description", ""),
             )
         )

@@ -24,6 +24,7 @@ class Part(enum.StrEnum):
     BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py
     CHECKED = "checked"  # what passed checks, verify/unchanged.py and verify/compilers.py
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
+    COMPILED = "compiled"  # wheels that a build compiled, build/compiled.py
     CONTENTS = "contents"  # what a layer changes, by its diff id, verify/unchanged.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
     INPUTS = "inputs"  # the hashes of images' inputs, verify/ledger.py

@@ -32,11 +32,12 @@ from torch_images.verify.reproduce import original
 # the user wants it, and folders such as db-2026010112000000 may be the user's.
 _FILE = re.compile(r"[0-9a-f]{64}(?:\.deb|\.json)?")
 RUNNING = timedelta(hours=1)  # newer files may belong to a running build
-# The steps of docker/*.j2 that take seconds, and the cache of bytecode that they share.
+# The steps of docker/*.j2, and the caches among them that hold hours of work.
 _STEP = re.compile(
-    r"exec /bin/sh -c /run/(?:build|devel|finish|native)/|\[runtime [0-9/]+\] WORKDIR /workspace$"
+    r"exec /bin/sh -c /run/(?:build|devel|finish|native|source)/"
+    r"|exec /bin/sh -c cp --recursive --symbolic-link |\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
-_BYTECODE = 'with id "/torch-images-bytecode"'
+_STAYS = re.compile('with id "/torch-images-(?:bytecode|compile)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,9 +234,9 @@ def _refuse() -> None:
 def own_steps(records: Sequence[Record]) -> frozenset[str]:
     """The entries of BuildKit's cache that steps of this project made, with what they build on.
 
-    They hold the layers of a removed image, so without this its disk does not come back. Steps
-    that compile torch take hours and stay. The bytecode that all images share stays too, and so
-    does what another project builds on.
+    They hold the layers of a removed image, so without this its disk does not come back. The
+    bytecode that all images share and compiled files stay, and so does what another project builds
+    on. Steps that compile go, too: BuildKit would not find them again, see build/compiled.py.
     """
     parents = {record.id: record.parents for record in records}
 
@@ -248,7 +249,7 @@ def own_steps(records: Sequence[Record]) -> frozenset[str]:
         return known
 
     steps = {record.id: record.step for record in records if record.step}
-    ours = {n for n, step in steps.items() if _STEP.search(step) and _BYTECODE not in step}
+    ours = {n for n, step in steps.items() if _STEP.search(step) and not _STAYS.search(step)}
     return frozenset(with_parents(ours) - with_parents(steps.keys() - ours))
 
 
