@@ -169,7 +169,9 @@ def test_wheels_match_the_request(compiling: Compiling, tmp_path: Path) -> None:
     )
 
 
-def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: Engine) -> None:
+def test_build_with_compiled_wheels(
+    compiling: Compiling, built: Built, engine: Engine, tmp_path: Path
+) -> None:
     words = ("build", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -212,6 +214,8 @@ def test_build_with_compiled_wheels(compiling: Compiling, built: Built, engine: 
     engine.untag(tag)
     assert "[environment 1/" in again.stderr
     assert "compile cache hits" not in again.stderr
+    assert "compile cache hits" not in compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
+    assert len(list((tmp_path / "dist").glob("*.whl"))) == 2
 
 
 def refused(compiling: Compiling, *words: str, code: int = 1) -> str:

@@ -28,12 +28,12 @@ def with_file(image: ImagePlan, path: str, data: bytes) -> ImagePlan:
 
 def test_wheels_are_those_of_what_their_steps_read(image: ImagePlan) -> None:
     """A line of start.py leaves them, and so does whatever else later steps add."""
-    key = compiled.kept(image, Path())
+    key = compiled.folder_of(image, Path())
     files = [file for file in image.context.files if file.path != "Dockerfile"]
 
     def decides(file: ContextFile) -> bool:
         changed = with_file(image, file.path, file.data + b"\n")
-        return compiled.kept(changed, Path()) != key
+        return compiled.folder_of(changed, Path()) != key
 
     read = {file.path for file in files if decides(file)}
     assert read == {
@@ -41,7 +41,7 @@ def test_wheels_are_those_of_what_their_steps_read(image: ImagePlan) -> None:
         "wheels/source.txt",
     }
     stack = replace(image.context, beneath=(*image.context.beneath, "another layer"))
-    assert compiled.kept(replace(image, context=stack), Path()) != key
+    assert compiled.folder_of(replace(image, context=stack), Path()) != key
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_steps_before_the_wheels_count(image: ImagePlan, old: str, new: str, oth
     text = image.context.dockerfile
     assert old in text
     changed = with_file(image, "Dockerfile", text.replace(old, new).encode())
-    assert (compiled.kept(changed, Path()) != compiled.kept(image, Path())) is other
+    assert (compiled.folder_of(changed, Path()) != compiled.folder_of(image, Path())) is other
 
 
 def test_other_options_compile_for_themselves(config: Config, root: Path, image: ImagePlan) -> None:
@@ -78,7 +78,7 @@ def test_other_options_compile_for_themselves(config: Config, root: Path, image:
 
 def test_kept_wheels_lie_where_the_stages_have_them(image: ImagePlan, tmp_path: Path) -> None:
     assert compiled.contexts(image, tmp_path) == {}
-    folder = compiled.kept(image, tmp_path)
+    folder = compiled.folder_of(image, tmp_path)
     folder.mkdir(parents=True)
     wheels = {"torch": "torch-2.12.0a0+git1-cp313-cp313-linux_x86_64.whl"}
     wheels["triton"] = "triton-3.7.1+git1-cp313-cp313-linux_x86_64.whl"

@@ -201,7 +201,7 @@ def _build(job: Job, images: Sequence[LockedImage]) -> Iterator[BuildResult]:
 def _compile(job: Job, image: LockedImage) -> None:
     """Compile the wheels of an image into the cache, unless it has them."""
     plan = plan_image(job.config, image, job.workspace.root)
-    folder = compiled.kept(plan, job.workspace.cache)
+    folder = compiled.folder_of(plan, job.workspace.cache)
     if not folder.exists():
         with filling(folder) as new:
             _build_stage(job, image, "compiled", f"local,{bake.destination(new)}")
@@ -243,14 +243,14 @@ def export(job: Job, image: LockedImage, folder: Path) -> tuple[Path, ...]:
     UnfinishedError if the options limit the work.
     """
     with outputs.filling(folder) as new:
-        if not job.options.share:
-            _build_stage(job, image, "compiled", f"local,{bake.destination(new)}")
-        else:  # Triton compiles fast: the final build, without --share, compiles it.
+        if job.options.share:
+            # Triton compiles fast: the final build, without --share, compiles it.
             first = next(iter(sdist.name for sdist in image.lock.sdists), "torch")
             _build_stage(job, image, f"compile-{first}", "cacheonly")
             raise UnfinishedError(
                 f"all of {first} is compiled already", "run the same command without --share"
             )
+        _build_stage(job, image, "compiled", f"local,{bake.destination(new)}")
     return tuple(sorted(folder.glob("*.whl")))
 
 

@@ -1,25 +1,24 @@
 """Compiled wheels in the cache, by what decides their bytes.
 
-BuildKit would keep the steps that compile, but not safely: once any step is removed, Docker 26.1.5
-and 28.5.2 no longer find the steps on a loaded image, though `docker buildx du` lists them.
+BuildKit keeps the steps that compile, but cannot be relied on. Once any step is removed, Docker
+26.1.5 and 28.5.2 find no step on a loaded image again, though `docker buildx du` still lists them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
 from torch_images.build.job import BuildOptions
 from torch_images.build.plan import ImagePlan, LockedImage
-from torch_images.build.render import instructions
+from torch_images.build.render import text_files
 from torch_images.host.cache import Part, used
 
 # Files of the context that steps before the stage with the compiled wheels read.
 _READ = ("build/", "devel/", "lock/", "source/", "wheels/source.txt")
-_STAGE = b"FROM scratch AS compiled\n"
+_STAGE = "FROM scratch AS compiled\n"
 
 
 def keeps(image: LockedImage, options: BuildOptions) -> bool:
@@ -31,23 +30,24 @@ def keeps(image: LockedImage, options: BuildOptions) -> bool:
     return bool(image.lock.sources) and not (image.lock.unlocked or options.no_cache or shared)
 
 
-def kept(image: ImagePlan, cache: Path) -> Path:
+def folder_of(image: ImagePlan, cache: Path) -> Path:
     """The folder of an image's compiled wheels, whether it is there or not."""
-    steps, stage, _ = instructions(image.context.dockerfile.encode()).partition(_STAGE)
+    context = image.context
+    steps, stage, _ = context.dockerfile.partition(_STAGE)
     assert stage
-    digest = hashlib.sha256(
-        json.dumps([image.spec.platform.name, image.context.beneath]).encode() + steps
+    files = [file for file in context.files if file.path.startswith(_READ)]
+    decisive = replace(
+        context,
+        files=(*text_files({"Dockerfile": steps}), *files),
+        beneath=(image.spec.platform.name, *context.beneath),
+        labels=(),
     )
-    for file in image.context.files:
-        if file.path.startswith(_READ):
-            digest.update(f"{file.path}\0{file.executable}\0{len(file.data)}\0".encode())
-            digest.update(file.data)
-    return cache / Part.COMPILED / digest.hexdigest()
+    return cache / Part.COMPILED / decisive.digest
 
 
 def contexts(image: ImagePlan, cache: Path) -> dict[str, str]:
     """Named contexts in place of the stages that compile; {} if the cache lacks the wheels."""
-    folder = kept(image, cache)
+    folder = folder_of(image, cache)
     if not folder.exists():
         return {}
     used(folder)

@@ -35,7 +35,8 @@ RUNNING = timedelta(hours=1)  # newer files may belong to a running build
 # The steps of docker/*.j2, and the caches among them that hold hours of work.
 _STEP = re.compile(
     r"exec /bin/sh -c /run/(?:build|devel|finish|native|source)/"
-    r"|exec /bin/sh -c cp --recursive --symbolic-link |\[runtime [0-9/]+\] WORKDIR /workspace$"
+    r"|exec /bin/sh -c cp --recursive --symbolic-link /opt/venv/"
+    r"|\[runtime [0-9/]+\] WORKDIR /workspace$"
 )
 _STAYS = re.compile('with id "/torch-images-(?:bytecode|compile)"')
 
