@@ -117,42 +117,68 @@ def test_side_by_side_prints_no_failure_after_ctrl_c(root: Path) -> None:
     assert process.returncode == 130
 
 
-# What `python3 -m venv` makes here: a pip that says something and fails.
-PIP = """#!/bin/sh
+# A Python that creates an environment, then its pip, which installs uv, and uv. The one in FAILS says
+# something and fails.
+PYTHON = """#!/bin/sh
 case "$*" in
-  *venv*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
-  *pip*) printf '%s\\n' "$SAID"; exit 1 ;;
+  *ensurepip*) echo pip.whl; exit ;;
+  *--without-pip*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit ;;
+  pip.whl/pip*) tool=pip; cp "$0" .venv/bin/uv ;;
+  *) tool=uv ;;
 esac
+echo $tool $PIP_INDEX_URL $UV_DEFAULT_INDEX $PIP_CERT $SSL_CERT_FILE >>used
+[ "$FAILS" != $tool ] || { printf '%s\\n' "$SAID"; exit 1; }
 """
 
 
 @pytest.mark.parametrize(
-    ("output", "code"),
+    ("tool", "output", "code"),
     [
-        ("ERROR: Could not find a version that satisfies x (from versions: none)", 6),
-        ("ERROR: 401 Client Error: Unauthorized for url: http://me:hunter2@h/x", 6),
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on dev", 5),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", 3),
-        ("ERROR: No matching distribution found for x==2", 3),
-        ("Segmentation fault", 1),
+        ("pip", "ERROR: Could not find a version that satisfies x (from versions: none)", 6),
+        ("pip", "ERROR: 401 Client Error: Unauthorized for url: http://me:hunter2@h/x", 6),
+        ("pip", "ERROR: Could not install packages due to an OSError: [Errno 28] No space left", 5),
+        ("pip", "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", 3),
+        ("pip", "ERROR: No matching distribution found for x==2", 3),
+        ("pip", "Segmentation fault", 1),
+        ("uv", "error: Failed to fetch: http://h/x/\n  cause: client error (Connect)", 6),
+        ("uv", "error: Failed to fetch: http://me:hunter2@h/x/\n  cause: error resolving DNS", 6),
+        ("uv", "error: No solution found when resolving dependencies\n  cause: x was not found", 6),
+        ("uv", "error: No solution found when resolving\n  cause: there is no version of x==2", 3),
+        ("uv", "error: Failed to download `x==1`\n  cause: Hash mismatch for `x==1`", 3),
+        ("uv", "error: failed to write to file: No space left on device (os error 28)", 5),
     ],
 )
 def test_inv_ends_with_the_codes_of_the_readme(
-    project: Callable[..., Path], output: str, code: int
+    project: Callable[..., Path], tool: str, output: str, code: int
 ) -> None:
-    folder = project(PIP, created=False)
-    done = inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", SAID=output)
+    folder = project(PYTHON, created=False)
+    path = f"{folder}/bin:{os.environ['PATH']}"
+    done = inv(folder, PATH=path, FAILS=tool, SAID=output)
     assert done.returncode == code, done.stderr
     assert output[:20] in done.stderr
     assert "hunter2" not in done.stderr
     assert not (folder / ".venv").exists()
 
 
-# As `PIP`, for a pip that installs once somebody has read that it began, and written that it may.
-SLOW_PIP = """#!/bin/sh
+@pytest.mark.parametrize("index", ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"])
+def test_inv_gives_pip_and_uv_the_settings_of_builds(
+    project: Callable[..., Path], index: str
+) -> None:
+    """A pip that asked the default index would fail where only a mirror can be reached."""
+    folder = project(PYTHON, created=False)
+    settings = {"UV_DEFAULT_INDEX": "", "UV_INDEX_URL": "", "PIP_INDEX_URL": "", "PIP_CERT": ""}
+    settings |= {index: "http://i", "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": "/ca"}
+    inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", FAILS="", SAID="", **settings)
+    pip, uv, *_ = (folder / "used").read_text().splitlines()
+    assert (pip, uv) == ("pip http://i http://i /ca /ca", "uv http://i http://i /ca /ca")
+
+
+# As `PYTHON`, for a pip that installs once somebody has read that it began, and written that it may.
+SLOW_PYTHON = """#!/bin/sh
 case "$*" in
-  *venv*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
-  *pip*) echo x >>installations; echo >begun; read -r _ <go ;;
+  *ensurepip*) echo pip.whl ;;
+  *--without-pip*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  pip.whl/pip*) cp "$0" .venv/bin/uv; echo x >>installations; echo >begun; read -r _ <go ;;
   *torch_images*) echo ran ;;
 esac
 """
@@ -160,7 +186,7 @@ esac
 
 def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Path]) -> None:
     """Each removed the .venv that the other was filling, and both failed."""
-    folder = project(SLOW_PIP, created=False)
+    folder = project(SLOW_PYTHON, created=False)
     for name in ("begun", "go"):
         os.mkfifo(folder / name)
     env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
