@@ -271,9 +271,11 @@ class Bootstrap(FakeRunner):
     """A mmdebstrap that makes a tree, or fails afterwards."""
 
     fails: str = ""
+    path: str = ""
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
         if "mmdebstrap" in command:
+            self.path = options["env"]["PATH"]
             with tarfile.open(command[-2], "w") as tree:
                 tree.addfile(tarfile.TarInfo("./etc"))
             if self.fails:
@@ -283,7 +285,11 @@ class Bootstrap(FakeRunner):
         return super().run(command, **options)
 
 
-def test_base_gets_its_final_name_when_complete(tmp_path: Path, root: Path) -> None:
+def test_base_gets_its_final_name_when_complete(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A version manager's python3 was started for each package: 5 processor seconds of a base.
+    monkeypatch.setenv("PATH", "/home/me/.pyenv/shims:/usr/bin:/bin")
     data = make_deb("tini", "1", {"usr/bin/tini": b"x"})
     deb = dataclasses.replace(
         TINI, size=len(data), sha256=hashlib.sha256(data).hexdigest(), path="pool/tini_1_amd64.deb"
@@ -298,6 +304,7 @@ def test_base_gets_its_final_name_when_complete(tmp_path: Path, root: Path) -> N
         run.fails = ""
         assert maker.layer(BASE, lock(deb)) is None
         layout = maker.base(BASE, lock(deb)).layout
+    assert run.path.index("/usr/bin") < run.path.index("/home/me/.pyenv/shims")
     [blob] = layout_layers(layout)
     tar = zstandard.ZstdDecompressor().decompressobj().decompress(blob.read_bytes())
     assert maker.layer(BASE, lock(deb)) == f"sha256:{hashlib.sha256(tar).hexdigest()}"

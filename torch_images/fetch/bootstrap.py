@@ -157,6 +157,7 @@ def command(
     # All packages by name: the variant itself depends on priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
     words += [f"--dpkgopt={option}" for option in options]
+    words += ["--dpkgopt=force-unsafe-io"]  # a tree that is cut short is thrown away
     # Otherwise the options above would stay in the image and drop files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
     # mmdebstrap's own sources would depend on the keys that this host's apt trusts.
@@ -216,6 +217,9 @@ def _bootstrap(
     with tree_room(run) as temporary:
         tar, layer, archive = temporary / "tree.tar", layout.parent / "layer", temporary / "archive"
         env = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
+        # mmdebstrap starts `python3` for each package that it unpacks: the system's own, because a
+        # version manager's script in its place takes longer than Python itself.
+        env["PATH"] = f"{PATH}:{os.environ.get('PATH', PATH)}"
         old_mask = os.umask(0o022)
         try:
             # A copy: a rootless bootstrap runs as another user, who cannot enter the cache.
