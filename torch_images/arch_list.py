@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from torch_images.arch import Capability
 
-# At least two targets: "sm_90" alone may be another text, and has nothing to remove.
-_LIST = re.compile(rb"(?<=\0)sm_[0-9]{2,3}(?: (?:sm|compute)_[0-9]{2,3}[af]?)+(?=\0)")
+# At least two targets: "sm_90" alone may be another text, and has nothing to remove. A pattern that
+# begins with plain bytes is found in a fifteenth of the time that one with a lookbehind takes.
+_LIST = re.compile(rb"\0(sm_[0-9]{2,3}(?: (?:sm|compute)_[0-9]{2,3}[af]?)+)(?=\0)")
 
 
 class ArchListError(Exception):
@@ -30,13 +31,13 @@ def narrowed(data: bytes, arches: Iterable[int]) -> bytes:
         raise ArchListError(f"it has {len(lists)} lists of architectures, not one")
     [place] = lists
     # Sorted, so that machine code (sm_120) comes after PTX for the same GPU (compute_120).
-    targets = {Capability.of_target(word): word for word in sorted(place[0].decode().split())}
+    targets = {Capability.of_target(word): word for word in sorted(place[1].decode().split())}
     kept = []
     for number in arches:
         own = Capability.of_number(number)
         able = [code for code in targets if code and own.runs(code)]
         if not able:
-            raise ArchListError(f"its list, {place[0].decode()}, has nothing that {own} loads")
+            raise ArchListError(f"its list, {place[1].decode()}, has nothing that {own} loads")
         kept.append(max(able))
     words = " ".join(targets[code] for code in sorted(set(kept)))
-    return data[: place.start()] + words.encode().ljust(len(place[0])) + data[place.end() :]
+    return data[: place.start(1)] + words.encode().ljust(len(place[1])) + data[place.end(1) :]
