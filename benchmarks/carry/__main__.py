@@ -97,15 +97,15 @@ def shortened(
     if len(raw) > tar.stat().st_size / 2:
         return None
     whole = tar.read_bytes()
-    for thorough in (False, True):
-        if packed([whole], trial, thorough=thorough) == digest:
+    for base in (False, True):
+        if packed([whole], trial, base=base) == digest:
             break
     else:
         return None
     for made, change in changes.items():
         (output / made).write_bytes(change)
     (output / f"{name(digest)}.raw").write_bytes(zstandard.compress(bytes(raw), 12))
-    return {"digest": digest, "thorough": thorough, "parts": parts}
+    return {"digest": digest, "base": base, "parts": parts}
 
 
 def unpack(folder: Path, site: Path, output: Path) -> None:
@@ -135,7 +135,7 @@ def remade(folder: Path, layer: dict[str, Any], site: Path, output: Path) -> str
     parts = [Part(**part) for part in layer["parts"]]
     tar = join(parts, raw, site, lambda made: (folder / made).read_bytes())
     made = output / f"{name(digest)}.made"
-    found = packed(tar, made, thorough=layer["thorough"])
+    found = packed(tar, made, base=layer["base"])
     if found != digest:
         made.unlink()
         raise ValueError(f"a layer came out as {found}, not as {digest}")
@@ -143,10 +143,10 @@ def remade(folder: Path, layer: dict[str, Any], site: Path, output: Path) -> str
     return f"{digest} was made here"
 
 
-def packed(tar: Iterable[bytes], target: Path, *, thorough: bool) -> str:
+def packed(tar: Iterable[bytes], target: Path, *, base: bool) -> str:
     """Pack a tar as this project packs layers, to `target`. Returns the digest."""
     with target.open("wb") as stream:
-        sink = Compressed(stream, 2, effort=Effort.THOROUGH if thorough else Effort.QUICK)
+        sink = Compressed(stream, 2, effort=Effort.BASE if base else Effort.QUICK)
         for chunk in tar:
             sink.write(chunk)
         return sink.finish().digest

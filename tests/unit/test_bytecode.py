@@ -79,8 +79,9 @@ def cache(tmp_path: Path) -> Path:
 
 def test_bytecode_is_taken_from_the_cache(root: Path, tree: Path, cache: Path) -> None:
     first = compiled(root, tree, BYTECODE_CACHE=str(cache))
-    for path in cache.rglob("m4.*.pyc"):
-        path.write_bytes(b"kept")
+    for path in cache.iterdir():
+        made = marshal.loads(path.read_bytes())  # noqa: S302  made above
+        path.write_bytes(marshal.dumps({n: b"kept" if "m4." in n else c for n, c in made.items()}))
     clean(tree)
     second = compiled(root, tree, BYTECODE_CACHE=str(cache))
     assert [name for name in first if first[name] != second[name]] == [

@@ -48,7 +48,7 @@ def test_no_layer_needs_a_larger_window_than_every_decoder_has(effort: layout.Ef
     sink = layout.Compressed(blob, effort=effort)
     sink.write(bytes(20_000_000))
     sink.finish()
-    assert zstandard.get_frame_parameters(blob.getvalue()).window_size == 8 << 20
+    assert zstandard.get_frame_parameters(blob.getvalue()).window_size <= 8 << 20
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -137,10 +137,11 @@ def test_paths_are_relative_to_where_the_user_stands(project: Path, tmp_path: Pa
 
 
 # What `python3 -m venv` makes here: a pip that notes what it installs, and fails where FAILS says so.
-PIP = """#!/bin/sh
+PYTHON = """#!/bin/sh
 case "$*" in
-  -c*) exit 0 ;;
-  *venv*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  -c*) echo pip.whl ;;
+  *--without-pip*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  pip.whl/pip*) cp "$0" .venv/bin/uv ;;
   *pip*) for last; do :; done; echo "$last" >>installed; [ -z "$FAILS" ] ;;
 esac
 """
@@ -154,7 +155,7 @@ def test_inv_installs_what_the_task_needs(root: Path, tmp_path: Path) -> None:
     for name in ("host", "host-dev"):
         (tmp_path / f"locks/{name}.txt").write_text(name)
     python = tmp_path / "bin/python3"
-    python.write_text(PIP)
+    python.write_text(PYTHON)
     python.chmod(0o755)
 
     def inv(*words: str, fails: str = "") -> int:
