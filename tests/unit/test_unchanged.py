@@ -1,4 +1,4 @@
-"""Which wheels of an image need not be read again, by what its layers say of themselves."""
+"""Which wheels of an image need not be read, by what its layers say of themselves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from typing import IO
 
 import pytest
 
-from tests.unit.fakes import workspace_of
 from torch_images.errors import EngineError
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
-from torch_images.host.workspace import Workspace
 from torch_images.oci.contents import Contents, contents
-from torch_images.verify.unchanged import NOTHING, Unchanged, unchanged
+from torch_images.verify.unchanged import unchanged
 
 SITE = "opt/venv/lib/python3.13/site-packages"
 TORCH = [f"{SITE}/torch/__init__.py", f"{SITE}/torch-2.0.dist-info/RECORD"]
@@ -110,18 +108,14 @@ class Layers(Engine):
 
 
 @pytest.fixture
-def space(tmp_path: Path) -> Workspace:
-    """A cache with two layers of wheels, and the checks."""
+def cache(tmp_path: Path) -> Path:
+    """A cache with two layers of wheels."""
     for number, files in enumerate((TORCH, TRITON)):
-        folder = tmp_path / "cache" / Part.LAYERS / str(number)
+        folder = tmp_path / Part.LAYERS / str(number)
         folder.mkdir(parents=True)
         (folder / "layer.json").write_text(json.dumps({"diff_id": digest(tar(*files))}))
         (folder / "files.json").write_text(json.dumps(files))
-    for name in ("installed.py", "test_files.py"):
-        path = tmp_path / "tests" / "image" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    return workspace_of(tmp_path, tmp_path / "cache")
+    return tmp_path
 
 
 def engine(*above: bytes) -> Layers:
@@ -129,60 +123,46 @@ def engine(*above: bytes) -> Layers:
     return Layers([tar("usr/bin/env"), tar(*TORCH), tar(*TRITON), *above])
 
 
-def look(engine: Layers, space: Workspace, *, fresh: bool = False) -> Unchanged:
-    return unchanged(engine.image, space, engine, fresh=fresh)
+def look(engine: Layers, cache: Path) -> tuple[str, ...]:
+    return unchanged(engine.image, cache, engine)
 
 
 BOTH = ("torch-2.0.dist-info", "triton-3.0.dist-info")
 
 
-def test_layers_that_passed_in_another_image_are_not_read_again(space: Workspace) -> None:
-    first, other = engine(tar("etc/one")), engine(tar("etc/two"), tar(f"{SITE}/x.py"))
-    assert look(first, space).wheels == look(other, space).wheels == ()
-    look(first, space).passed(first.image.id)
-    assert look(first, space).wheels == look(other, space).wheels == BOTH
-    assert look(other, space, fresh=True).wheels == ()
+@pytest.mark.parametrize("above", ["etc/one", f"{SITE}/x.py"])
+def test_layers_that_were_packed_here_are_not_read(cache: Path, above: str) -> None:
+    assert look(engine(tar(above)), cache) == BOTH
 
 
-def test_a_layer_of_which_one_file_is_replaced_above_is_read(space: Workspace) -> None:
-    first, derived = engine(), engine(tar(TORCH[0]))
-    look(first, space).passed(first.image.id)
-    assert look(derived, space).wheels == ("triton-3.0.dist-info",)
+def test_a_layer_of_which_one_file_is_replaced_above_is_read(cache: Path) -> None:
+    assert look(engine(tar(TORCH[0])), cache) == ("triton-3.0.dist-info",)
 
 
 @pytest.mark.parametrize("below", [0, 3])
-def test_a_file_that_is_replaced_through_a_link(space: Workspace, below: int) -> None:
+def test_a_file_that_is_replaced_through_a_link(cache: Path, below: int) -> None:
     """The link is in the base or above the wheels; no path of the layer is one of a wheel."""
-    first, through = engine(), TORCH[0].replace("venv/lib", "venv/lib64")
-    look(first, space).passed(first.image.id)
+    through = TORCH[0].replace("venv/lib", "venv/lib64")
     layers = [tar("usr/bin/env"), tar(*TORCH), tar(*TRITON), tar("etc/one"), tar(through)]
-    assert look(Layers(layers), space).wheels == BOTH  # a folder of its own
+    assert look(Layers(layers), cache) == BOTH  # a folder of its own
     layers[below] = tar("opt/venv/lib64")
-    assert look(Layers(layers), space) == NOTHING
-
-
-def test_a_layer_whose_file_is_hidden_has_not_passed(space: Workspace) -> None:
-    """The file that was read is of the layer above."""
-    derived = engine(tar(TORCH[0]))
-    look(derived, space).passed(derived.image.id)
-    assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
+    assert look(Layers(layers), cache) == ()
 
 
 @pytest.mark.parametrize("name", ["layer.json", "files.json"])
-def test_a_damaged_layer_of_the_cache_is_read(space: Workspace, name: str) -> None:
-    look(engine(), space).passed("sha256:1")
-    (space.cache / Part.LAYERS / "0" / name).write_text("{")
-    assert look(engine(), space).wheels == ("triton-3.0.dist-info",)
+def test_a_damaged_layer_of_the_cache_is_read(cache: Path, name: str) -> None:
+    (cache / Part.LAYERS / "0" / name).write_text("{")
+    assert look(engine(), cache) == ("triton-3.0.dist-info",)
 
 
-def test_a_layer_that_another_check_passed_is_read(space: Workspace) -> None:
-    look(engine(), space).passed("sha256:1")
-    (space.root / "tests/image/installed.py").write_text("another")
-    assert look(engine(), space).wheels == ()
-
-
-def test_layers_from_elsewhere_are_read(space: Workspace) -> None:
+def test_layers_from_elsewhere_are_read(cache: Path) -> None:
     """Compiled torch, and what a registry's base has."""
     compiled = Layers([tar("usr/bin/env"), tar(f"{SITE}/mine-1.0.dist-info/RECORD")])
-    assert look(compiled, space) == NOTHING
+    assert look(compiled, cache) == ()
     assert compiled.opened == 0
+
+
+def test_an_engine_without_the_blobs_here_has_all_read(cache: Path) -> None:
+    remote = engine()
+    remote.works = False
+    assert look(remote, cache) == ()

@@ -24,7 +24,6 @@ from torch_images.verify import compilers, ledger
 from torch_images.verify.identify import identify
 from torch_images.verify.ledger import Line
 from torch_images.verify.suites import Check, Subject, SuiteResult, parse_junit, suite_hash
-from torch_images.verify.unchanged import CHECK, Unchanged
 from torch_images.verify.verify import (
     VerifyReport,
     claim,
@@ -210,22 +209,20 @@ def test_programs_that_passed_by_the_ledger_do_not_run(
     assert reports[2].programs == reports[1].programs != ""
 
 
-@pytest.mark.parametrize("outcome", ["passed", "failed", "skipped"])
-def test_layers_pass_by_the_check_of_their_files(
-    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch, outcome: str,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    kept = tmp_path / "kept"
-    monkeypatch.setattr(
-        "torch_images.verify.verify.unchanged", lambda *_, **__: Unchanged(layers=(kept,))
-    )
-    check = Check(name=CHECK, outcome=outcome, seconds=1.0)
-    monkeypatch.setattr(
-        "torch_images.verify.verify.examine",
-        lambda *_, **__: SuiteResult(checks=(check,), observed={}),
-    )
-    verified(reuse=False)
-    assert kept.exists() is (outcome == "passed")
+@pytest.mark.parametrize("fresh", [False, True])
+def test_no_cache_reads_all_files(
+    verified: Callable[..., VerifyReport], monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    read: list[Sequence[str]] = []
+
+    def examine(subject: Subject, **_: object) -> SuiteResult:
+        read.append(subject.unchanged)
+        return SuiteResult(checks=CHECKS, observed={})
+
+    monkeypatch.setattr("torch_images.verify.verify.unchanged", lambda *_: ("torch-2.0.dist-info",))
+    monkeypatch.setattr("torch_images.verify.verify.examine", examine)
+    verified(reuse=False, fresh=fresh)
+    assert read == [() if fresh else ("torch-2.0.dist-info",)]
 
 
 def test_compilers_run_in_an_emulator_until_all_passes(

@@ -22,7 +22,7 @@ class Part(enum.StrEnum):
     ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
     ARCHIVES = "archives"  # files by SHA-256, fetch/download.py
     BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py
-    CHECKED = "checked"  # what passed checks, verify/unchanged.py and verify/compilers.py
+    CHECKED = "checked"  # what passed checks, verify/compilers.py
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
     COMPILED = "compiled"  # wheels that a build compiled, build/compiled.py
     CONTENTS = "contents"  # what a layer changes, by its diff id, verify/unchanged.py

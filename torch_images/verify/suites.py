@@ -36,7 +36,6 @@ from torch_images.host.workers import workers
 from torch_images.platforms import find
 from torch_images.project import PACKAGE
 from torch_images.verify.listings import listings
-from torch_images.verify.unchanged import NOTHING, Unchanged
 
 _INSIDE = "/verify"
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
@@ -85,7 +84,7 @@ class Subject:
     claim: Mapping[str, Any]
     gpus: Sequence[Request] = ()
     emulated: bool = False
-    unchanged: Unchanged = NOTHING
+    unchanged: tuple[str, ...] = ()
     known: Sequence[str] = ()
     own: Own | None = None
 
@@ -226,7 +225,7 @@ def outside(subject: Subject, modules: Sequence[str]) -> SuiteResult:
             "inspect": dict(subject.info.config),
             "created": subject.info.created,
             "runs": subject.info.platform,
-            "unchanged": subject.unchanged.wheels,
+            "unchanged": subject.unchanged,
         }
         expected.write_text(json.dumps(facts))
         suite = workspace.root / "tests" / "image"

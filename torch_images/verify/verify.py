@@ -32,7 +32,7 @@ from torch_images.locks.requirements import package_name
 from torch_images.verify import compilers, ledger
 from torch_images.verify.programs import Records
 from torch_images.verify.suites import Check, Subject, examine, files_hash, suite_hash
-from torch_images.verify.unchanged import CHECK, unchanged
+from torch_images.verify.unchanged import unchanged
 
 _GPU_MODULE = "container/test_gpu_"
 
@@ -140,8 +140,8 @@ def verify(
 
     With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
     return a passing report of the same digest, checks and claim instead. A job without cache uses
-    nothing of an earlier verification: not the report, the lists of machine code of listings.py,
-    nor the results of unchanged.py and compilers.py.
+    nothing that is kept here: not the report, the lists of machine code of listings.py, the results
+    of compilers.py, nor what unchanged.py knows.
     """
     workspace, engine, fresh = job.workspace, job.engine, job.options.no_cache
     job.shown.say(f"verifying {plan.spec.id}")
@@ -166,14 +166,12 @@ def verify(
         claim=expected,
         gpus=gpus,
         emulated=emulated,
-        unchanged=unchanged(info, workspace, engine, fresh=fresh),
+        unchanged=() if fresh else unchanged(info, workspace.cache, engine),
         known=compilers.CHECKS if known else (),
         own=plan.spec.own,
     )
     with job.shown.still(lambda: f"verifying {plan.spec.id}"):
         result = examine(subject, programs=records.missing())
-    if any(check.name == CHECK and check.outcome == "passed" for check in result.checks):
-        subject.unchanged.passed(info.id)
     programs = [c for c in result.checks if c.name.startswith("programs/")]
     failed = {c.name.split("/")[1] for c in programs if c.outcome == "failed"}
     for module in {c.name.split("/")[1] for c in programs} - failed:
