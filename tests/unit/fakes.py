@@ -203,3 +203,20 @@ def run_verb(
             check=False,
         )
     return done, paths
+
+
+# A python3 that ./inv finds: it creates an environment, and in there stands for pip, which installs
+# uv, and for uv. Each of these two adds a line to the file `used`: its name, the file with its
+# packages, and its settings. The one in FAILS says SAID and fails.
+PYTHON = """#!/bin/sh
+for last; do :; done
+case "$*" in
+  -P*) exit ;;
+  *ensurepip*) echo pip.whl; exit ;;
+  *--without-pip*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit ;;
+  pip.whl/pip*) tool=pip; cp "$0" .venv/bin/uv ;;
+  *) tool=uv ;;
+esac
+echo $tool $last $PIP_INDEX_URL $UV_DEFAULT_INDEX $UV_INDEX $PIP_CERT $SSL_CERT_FILE >>used
+[ "$FAILS" != $tool ] || { printf '%s\\n' "$SAID"; exit 1; }
+"""

@@ -13,7 +13,9 @@ from subprocess import PIPE
 
 import pytest
 
+from tests.unit.fakes import PYTHON
 from torch_images import interrupts
+from torch_images.host.network import _BUNDLE_VARIABLES, _INDEX_VARIABLES, detect
 
 
 def interrupted(command: list[str], folder: Path) -> tuple[int, str]:
@@ -117,20 +119,6 @@ def test_side_by_side_prints_no_failure_after_ctrl_c(root: Path) -> None:
     assert process.returncode == 130
 
 
-# A Python that creates an environment, then its pip, which installs uv, and uv. The one in FAILS says
-# something and fails.
-PYTHON = """#!/bin/sh
-case "$*" in
-  *ensurepip*) echo pip.whl; exit ;;
-  *--without-pip*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit ;;
-  pip.whl/pip*) tool=pip; cp "$0" .venv/bin/uv ;;
-  *) tool=uv ;;
-esac
-echo $tool $PIP_INDEX_URL $UV_DEFAULT_INDEX $PIP_CERT $SSL_CERT_FILE >>used
-[ "$FAILS" != $tool ] || { printf '%s\\n' "$SAID"; exit 1; }
-"""
-
-
 @pytest.mark.parametrize(
     ("tool", "output", "code"),
     [
@@ -160,20 +148,35 @@ def test_inv_ends_with_the_codes_of_the_readme(
     assert not (folder / ".venv").exists()
 
 
-@pytest.mark.parametrize("index", ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"])
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [
+        ({"PIP_INDEX_URL": "http://p"}, "http://p"),
+        ({"PIP_INDEX_URL": "http://p", "UV_INDEX_URL": "http://u"}, "http://u"),
+        ({"UV_INDEX_URL": "http://u", "UV_DEFAULT_INDEX": "http://d"}, "http://d"),
+    ],
+)
 def test_inv_gives_pip_and_uv_the_settings_of_builds(
-    project: Callable[..., Path], index: str
+    project: Callable[..., Path], tmp_path: Path, given: dict[str, str], index: str
 ) -> None:
-    """A pip that asked the default index would fail where only a mirror can be reached."""
-    folder = project(PYTHON, created=False)
-    settings = {"UV_DEFAULT_INDEX": "", "UV_INDEX_URL": "", "PIP_INDEX_URL": "", "PIP_CERT": ""}
-    settings |= {index: "http://i", "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": "/ca"}
-    inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", FAILS="", SAID="", **settings)
-    pip, uv, *_ = (folder / "used").read_text().splitlines()
-    assert (pip, uv) == ("pip http://i http://i /ca /ca", "uv http://i http://i /ca /ca")
+    """A pip that asked the default index would fail where only a mirror can be reached.
+
+    A further index that could not be reached, or had other versions, stopped uv.
+    """
+    folder, bundle = project(PYTHON, created=False), tmp_path / "ca"
+    bundle.touch()
+    names = (*_INDEX_VARIABLES, *_BUNDLE_VARIABLES)
+    settings = {**dict.fromkeys(names, ""), "CURL_CA_BUNDLE": str(bundle), **given}
+    further = {"UV_INDEX": "http://further", "UV_EXTRA_INDEX_URL": "http://further"}
+    inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", **settings, **further)
+    network = detect(settings)
+    assert (network.index, network.ca_bundle) == (index, bundle)
+    pip, uv = (folder / "used").read_text().splitlines()
+    assert pip == f"pip .venv/uv.txt {index} {index} http://further {bundle} {bundle}"
+    assert uv == f"uv locks/host.txt {index} {index} {bundle} {bundle}"
 
 
-# As `PYTHON`, for a pip that installs once somebody has read that it began, and written that it may.
+# As PYTHON, for a pip that installs once somebody has read that it began, and written that it may.
 SLOW_PYTHON = """#!/bin/sh
 case "$*" in
   *ensurepip*) echo pip.whl ;;

@@ -38,11 +38,12 @@ class Effort(enum.Enum):
     """How much a layer is compressed: a level of zstd and other settings."""
 
     # For images that stay where they are built: the eight largest wheels of CUDA 13.0 are packed in
-    # 14.5 processor seconds to 1796 MB. A window of 8 MiB and a table of 2^19 gave 1773 MB in 18.1;
-    # a larger table no longer fits a processor's own cache.
+    # 14.5 processor seconds to 1796 MB. A window of 8 MiB and a table of 2^19 entries gave 1773 MB
+    # in 18.1 seconds: that table of 2 MB did not fit a core's own cache of 512 KB.
     QUICK = 2, {"window_log": 22, "hash_log": 17, "min_match": 6}
-    # For a base, which is packed once and then kept. Level 9 gave 119 MB in 9 processor seconds.
-    BASE = 4, {"window_log": 23}  # 129 MB in 2.5
+    # For a base: one of 403 MB is packed in 2.5 processor seconds to 129 MB. Level 9 gave 119 MB
+    # in 9 seconds.
+    BASE = 4, {"window_log": 23}
     # For images that are pulled often. A window of 8 MiB is the largest that every decoder must
     # support (RFC 8878, 3.1.1.1.2). One of 128 MiB would save 1 to 4 % more bytes, but make
     # containerd's unpacking 2.7 times as long: docs/performance.md.

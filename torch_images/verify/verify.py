@@ -140,8 +140,8 @@ def verify(
 
     With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
     return a passing report of the same digest, checks and claim instead. A job without cache uses
-    nothing that is kept here: not the report, the lists of machine code of listings.py, the results
-    of compilers.py, nor what unchanged.py knows.
+    nothing that is kept here: not the report, the lists of machine code of listings.py, nor the
+    results of compilers.py. It also reads the files that unchanged.py would leave out.
     """
     workspace, engine, fresh = job.workspace, job.engine, job.options.no_cache
     job.shown.say(f"verifying {plan.spec.id}")
